@@ -1,0 +1,29 @@
+//! Every size the protocol allows, in one place. Each is checked before
+//! anything is allocated.
+
+/// The largest `StreamOpen` frame, in bytes.
+pub const STREAM_OPEN: usize = 64 * 1024;
+/// The largest frame after it, in bytes.
+pub const FRAME: usize = 1024 * 1024 + 64 * 1024;
+/// The largest control frame, in bytes: a Hello carries an inventory.
+pub const CONTROL: usize = 256 * 1024;
+/// The largest node report, in bytes.
+pub const NODE_REPORT: usize = 4 * 1024 * 1024;
+/// The largest piece of a log line in one record, in bytes.
+pub const LOG_PIECE: usize = 1024 * 1024;
+/// The most bytes of log data put into one batch of several records.
+pub const LOG_BATCH: usize = 256 * 1024;
+/// The longest command line: number of words.
+pub const COMMAND_WORDS: usize = 1024;
+/// The longest command line: bytes in all.
+pub const COMMAND_BYTES: usize = 48 * 1024;
+/// The most environment variables of a job.
+pub const ENV_VARS: usize = 512;
+/// The longest name a person gives, in bytes.
+pub const NAME: usize = 63;
+/// The most containers in one inventory.
+pub const INVENTORY: usize = 4096;
+/// The longest token, in bytes.
+pub const TOKEN: usize = 256;
+/// The longest text meant for people, in bytes.
+pub const TEXT: usize = 4096;
