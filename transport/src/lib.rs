@@ -1,1 +1,30 @@
+//! levers9 sessions and typed streams over QUIC.
+//!
+//! This crate owns how two levers9 processes reach each other: dialing and
+//! accepting, who is trusted, the control stream with its pings, reconnecting,
+//! and streams that carry frames or raw bytes. The controlplane, workers and
+//! the CLI are built on it. It decides nothing about jobs, opens no database,
+//! and no type of the QUIC library appears above [`quic`].
 
+pub mod accept;
+pub mod address;
+pub mod cert;
+pub mod dial;
+pub mod link;
+pub mod quic;
+pub mod runtime;
+pub mod session;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod stream;
+pub mod trust;
+
+use std::sync::Arc;
+
+pub use address::{Address, Trust};
+pub use quic::{Carrier, Endpoint, Lost, Settings, priority};
+pub use stream::{FrameRecv, FrameSend, Stream, StreamError};
+
+pub(crate) fn quic_provider() -> Arc<rustls::crypto::CryptoProvider> {
+    quic::crypto_provider()
+}

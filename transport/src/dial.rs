@@ -1,0 +1,266 @@
+//! One attempt to reach a controlplane: resolve, try every address, shake
+//! hands, and when nothing answers, find out why, in words that name host,
+//! port and protocol. Waiting and trying again is [`crate::link`]'s.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use levers9_wire::RetryClass;
+use levers9_wire::v1::RefuseCode;
+use tokio::time::{sleep, timeout};
+
+use crate::address::Address;
+use crate::quic::{Carrier, ConnectFailed, Endpoint, Lost, Probe, probe};
+use crate::trust::{TrustProblem, Verifier};
+
+/// Head start of each address over the next.
+const STAGGER: Duration = Duration::from_millis(250);
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 8;
+
+/// Why an attempt did not lead to a session.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DialError {
+    /// The name has no address.
+    #[error("cannot resolve {host:?}: {problem}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the resolver says.
+        problem: String,
+    },
+    /// This machine cannot send.
+    #[error("cannot open a UDP socket: {0}")]
+    Socket(String),
+    /// The host answers that no program has the port.
+    #[error("nothing is listening on UDP {0}")]
+    NothingListening(String),
+    /// There is no route.
+    #[error("UDP {0} is unreachable from here")]
+    Unreachable(String),
+    /// No answer at all.
+    #[error("no answer from UDP {0}: it is down, or UDP is blocked on the way")]
+    Silent(String),
+    /// The server is not believed.
+    #[error("{0}")]
+    Trust(TrustProblem),
+    /// Something answers QUIC, but not levers9.
+    #[error("{0} is not a levers9 controlplane: {1}")]
+    NotLevers9(String, String),
+    /// Too many at once there.
+    #[error("{0} refuses connections now: it is too busy")]
+    Busy(String),
+    /// The controlplane says no.
+    #[error("{text}")]
+    Refused {
+        /// What kind of no.
+        code: RefuseCode,
+        /// Its words.
+        text: String,
+    },
+    /// It answered the handshake, then nothing.
+    #[error("{0} answered the handshake but not the greeting")]
+    NoWelcome(String),
+    /// Lost on the way in.
+    #[error("connection to {0} lost: {1}")]
+    Lost(String, Lost),
+}
+
+impl DialError {
+    /// Whether trying again can help.
+    #[must_use]
+    pub fn retry(&self) -> RetryClass {
+        match self {
+            Self::Refused { code: RefuseCode::Busy, .. } => RetryClass::BackOff,
+            Self::Refused { .. } => RetryClass::Fatal,
+            _ => RetryClass::BackOff,
+        }
+    }
+
+    /// Whether the controlplane was not reached at all, as against having said no.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        !matches!(self, Self::Refused { .. })
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Resolve { .. } => "check the address of this context: levers9 config list",
+            Self::NothingListening(_) => "is the controlplane running? on this machine: levers9 dev",
+            Self::Silent(_) | Self::Unreachable(_) => {
+                "levers9 needs outbound UDP to this port; check firewalls and that the controlplane runs"
+            }
+            Self::Trust(TrustProblem::WrongPin { .. }) => {
+                "the pin in your context is of another CA: get the current address from whoever runs the controlplane"
+            }
+            Self::Trust(TrustProblem::Expired { .. }) => "the controlplane's certificate has to be renewed",
+            Self::Refused { code, .. } => match code {
+                RefuseCode::TokenMalformed | RefuseCode::TokenUnknown | RefuseCode::TokenRevoked => {
+                    "log in again: levers9 login"
+                }
+                RefuseCode::Version => "upgrade levers9",
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// Turns names into addresses.
+#[async_trait]
+pub trait Resolve: Send + Sync + std::fmt::Debug {
+    /// Every address of a name.
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// The system's resolver, asked anew each time.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemResolver;
+
+#[async_trait]
+impl Resolve for SystemResolver {
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    }
+}
+
+/// Makes attempts with one controlplane.
+#[derive(Debug)]
+pub struct Dialer {
+    address: Address,
+    resolver: Arc<dyn Resolve>,
+    probe: bool,
+    /// Addresses that did not answer last time; tried last.
+    failed: Vec<SocketAddr>,
+}
+
+impl Dialer {
+    /// A dialer for an address, with the system's resolver.
+    #[must_use]
+    pub fn new(address: Address) -> Self {
+        Self { address, resolver: Arc::new(SystemResolver), probe: true, failed: Vec::new() }
+    }
+
+    /// With another resolver.
+    #[must_use]
+    pub fn with_resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Without looking for causes through real sockets, for simulated networks.
+    #[must_use]
+    pub fn without_probe(mut self) -> Self {
+        self.probe = false;
+        self
+    }
+
+    /// The host and port, for messages.
+    #[must_use]
+    pub fn target(&self) -> String {
+        self.address.authority()
+    }
+
+    /// One attempt over all addresses, at most `patience` long. Cancel safe.
+    ///
+    /// # Errors
+    /// With the most telling failure of all addresses.
+    pub async fn dial(&mut self, endpoint: &Endpoint, patience: Duration) -> Result<Carrier, DialError> {
+        let addresses = self.addresses().await?;
+        match timeout(patience, self.race(endpoint, &addresses)).await {
+            Ok(Ok(carrier)) => {
+                self.failed.clear();
+                Ok(carrier)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                self.failed.clone_from(&addresses);
+                self.failed.truncate(1);
+                Err(self.explain_silence(&addresses).await)
+            }
+        }
+    }
+
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, DialError> {
+        let (host, port) = (self.address.host.as_str(), self.address.port);
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let failed = |problem: String| DialError::Resolve { host: host.to_owned(), problem };
+        let found = timeout(Duration::from_secs(5), self.resolver.resolve(host, port)).await;
+        let mut found = match found {
+            Ok(Ok(found)) if found.is_empty() => return Err(failed("it has no address".to_owned())),
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(_) => return Err(failed("the resolver does not answer".to_owned())),
+        };
+        // Stable: what failed last goes last, the rest keeps the resolver's order.
+        found.sort_by_key(|address| self.failed.contains(address));
+        found.truncate(MAX_ADDRESSES);
+        Ok(found)
+    }
+
+    /// The first address that completes a handshake wins.
+    async fn race(&self, endpoint: &Endpoint, addresses: &[SocketAddr]) -> Result<Carrier, DialError> {
+        let mut attempts: FuturesUnordered<_> = addresses
+            .iter()
+            .zip(0u32..)
+            .map(|(address, place)| async move {
+                sleep(STAGGER * place).await;
+                self.connect(endpoint, *address).await
+            })
+            .collect();
+        let mut worst: Option<DialError> = None;
+        while let Some(result) = attempts.next().await {
+            match result {
+                Ok(carrier) => return Ok(carrier),
+                Err(error) => {
+                    let tells_more = matches!(error, DialError::Trust(_) | DialError::NotLevers9(..));
+                    if worst.is_none() || tells_more {
+                        worst = Some(error);
+                    }
+                }
+            }
+        }
+        Err(worst.unwrap_or_else(|| DialError::Silent(self.target())))
+    }
+
+    async fn connect(&self, endpoint: &Endpoint, address: SocketAddr) -> Result<Carrier, DialError> {
+        let verifier = Verifier::new(&self.address.trust).map_err(DialError::Trust)?;
+        let connected = endpoint.connect(address, &self.address.host, Arc::clone(&verifier)).await;
+        let lost = match connected {
+            Ok(carrier) => return Ok(carrier),
+            Err(ConnectFailed::Setup(problem)) => return Err(DialError::Socket(problem)),
+            Err(ConnectFailed::Lost(lost)) => lost,
+        };
+        if let Some(problem) = verifier.problem() {
+            return Err(DialError::Trust(problem));
+        }
+        Err(match lost {
+            Lost::Busy => DialError::Busy(self.target()),
+            Lost::TimedOut => self.explain_silence(&[address]).await,
+            Lost::Version => DialError::NotLevers9(self.target(), "it speaks another QUIC".to_owned()),
+            Lost::Tls(words) => DialError::NotLevers9(self.target(), words),
+            lost => DialError::Lost(self.target(), lost),
+        })
+    }
+
+    async fn explain_silence(&self, addresses: &[SocketAddr]) -> DialError {
+        let found = match addresses.first() {
+            Some(first) if self.probe => probe(*first).await,
+            _ => Probe::Silent,
+        };
+        match found {
+            Probe::NothingListening => DialError::NothingListening(self.target()),
+            Probe::Unreachable => DialError::Unreachable(self.target()),
+            Probe::Silent => DialError::Silent(self.target()),
+        }
+    }
+}

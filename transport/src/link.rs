@@ -1,0 +1,471 @@
+//! A dialer's session: one carrier at a time to one controlplane, made again
+//! for ever when it is lost. Owns the control stream of this side, answers
+//! pings, gives out streams to open and those the peer opens. What is said on
+//! them is the caller's.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
+use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits};
+use rand::rngs::StdRng;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::dial::{DialError, Dialer};
+use crate::quic::{Carrier, Endpoint, Lost};
+use crate::session::{Backoff, DEAD_AFTER, Due, Liveness, Outage};
+use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
+
+/// How long one attempt may take, greeting included.
+pub const ATTEMPT: Duration = Duration::from_secs(10);
+/// Streams the peer has opened and nobody has taken yet.
+const UNTAKEN: usize = 32;
+/// How often to compare the clocks for time spent asleep.
+const SLEEP_CHECK: Duration = Duration::from_secs(5);
+
+/// What a dialer says about itself, asked for at every attempt.
+pub trait Introduce: Send + Sync + 'static {
+    /// The Hello, without versions and session, which the link adds.
+    fn hello(&self) -> v1::Hello;
+    /// Told of every Welcome before anything else happens on the carrier.
+    fn welcomed(&self, _welcome: &v1::Welcome) {}
+}
+
+/// How a link is doing.
+#[derive(Debug, Clone)]
+pub enum Status {
+    /// An attempt is running, the first one or after a pause.
+    Dialing,
+    /// There is a session.
+    Online {
+        /// What it rides on.
+        carrier: Carrier,
+        /// What the controlplane said.
+        welcome: Arc<v1::Welcome>,
+    },
+    /// The last attempt or carrier failed; another comes.
+    Waiting {
+        /// Why, shared by all who look.
+        why: Arc<DialError>,
+        /// When.
+        until: Instant,
+    },
+    /// The link was shut down.
+    Closed,
+}
+
+/// Why no stream could be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OpenError {
+    /// The link was shut down.
+    #[error("the link is closed")]
+    Closed,
+    /// The stream broke at once.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+/// Makes endpoints to dial from.
+pub type EndpointSource = Box<dyn FnMut() -> io::Result<Endpoint> + Send>;
+
+/// A handle on the session; clones share it.
+#[derive(Clone)]
+pub struct Link {
+    status: watch::Receiver<Status>,
+    stop: CancellationToken,
+    _task: Arc<AbortOnDropHandle<()>>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("status", &*self.status.borrow()).finish_non_exhaustive()
+    }
+}
+
+/// A stream the peer opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// What it is.
+    pub kind: stream_open::Kind,
+    /// Both halves, after the StreamOpen.
+    pub stream: Stream,
+}
+
+impl Link {
+    /// Starts dialing. Streams the controlplane opens arrive on the receiver;
+    /// one that nobody takes makes only its own opener wait.
+    pub fn start(
+        dialer: Dialer,
+        endpoints: EndpointSource,
+        introduce: Arc<dyn Introduce>,
+        rng: StdRng,
+    ) -> (Self, mpsc::Receiver<Opened>) {
+        let (opened, incoming) = mpsc::channel(UNTAKEN);
+        let (status, watched) = watch::channel(Status::Dialing);
+        let stop = CancellationToken::new();
+        let runner = Runner {
+            dialer,
+            endpoints,
+            endpoint: None,
+            introduce,
+            session: None,
+            backoff: Backoff::default(),
+            rng,
+            status,
+            opened,
+            stop: stop.clone(),
+            spread: Duration::ZERO,
+        };
+        let task = AbortOnDropHandle::new(tokio::spawn(runner.run()));
+        (Self { status: watched, stop, _task: Arc::new(task) }, incoming)
+    }
+
+    /// How it is doing, to be watched.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Waits for a session. Cancel safe.
+    ///
+    /// # Errors
+    /// When the link was shut down.
+    pub async fn online(&self) -> Result<(Carrier, Arc<v1::Welcome>), OpenError> {
+        let mut status = self.status.clone();
+        let seen = status.wait_for(|s| matches!(s, Status::Online { .. } | Status::Closed)).await;
+        match seen.as_deref() {
+            Ok(Status::Online { carrier, welcome }) => Ok((carrier.clone(), Arc::clone(welcome))),
+            _ => Err(OpenError::Closed),
+        }
+    }
+
+    /// Opens a stream on the current carrier, waiting for one. Cancel safe: a
+    /// stream opened by a dropped call is reset.
+    ///
+    /// # Errors
+    /// When the link was shut down or the carrier broke.
+    pub async fn open(&self, kind: stream_open::Kind) -> Result<Stream, OpenError> {
+        let (carrier, _) = self.online().await?;
+        Ok(open_on(&carrier, kind).await?)
+    }
+
+    /// Says goodbye and waits, at most `patience`, until the controlplane has
+    /// heard it.
+    pub async fn shutdown(&self, patience: Duration) {
+        self.stop.cancel();
+        let mut status = self.status.clone();
+        let _late = timeout(patience, status.wait_for(|s| matches!(s, Status::Closed))).await;
+    }
+}
+
+/// Opens a stream of a kind on a carrier and sends its StreamOpen.
+///
+/// # Errors
+/// When the header is too large or the carrier is gone.
+pub async fn open_on(carrier: &Carrier, kind: stream_open::Kind) -> Result<Stream, StreamError> {
+    let (send, recv) = carrier.open().await?;
+    let priority = priority_of(&kind);
+    let mut stream = Stream::new(send, recv);
+    if priority != 0 {
+        stream.send.set_priority(priority);
+    }
+    let mut header = stream.send.with_limit(limits::STREAM_OPEN);
+    header.send(&v1::StreamOpen { kind: Some(kind) }).await?;
+    stream.send = header.with_limit(limits::FRAME);
+    Ok(stream)
+}
+
+/// Reads what a peer's new stream is.
+///
+/// # Errors
+/// When it does not say so in time, or says what this build does not know; the
+/// stream is then reset with the reason and the session is unharmed.
+pub async fn read_open(send: crate::quic::SendHalf, recv: crate::quic::RecvHalf) -> Result<Opened, StreamError> {
+    let mut stream = Stream::new(send, recv);
+    stream.recv = stream.recv.with_limit(limits::STREAM_OPEN);
+    let refuse = |mut stream: Stream, why: ResetCode| {
+        stream.abort(why);
+        Err(StreamError::Reset(levers9_wire::Reset::local(why)))
+    };
+    match timeout(ATTEMPT, stream.recv.expect::<v1::StreamOpen>()).await {
+        Err(_) => refuse(stream, ResetCode::Timeout),
+        Ok(Err(error)) => {
+            stream.abort(ResetCode::Protocol);
+            Err(error)
+        }
+        Ok(Ok(v1::StreamOpen { kind: None })) => {
+            tracing::warn!("the peer opened a stream of a kind this build does not know");
+            refuse(stream, ResetCode::Unsupported)
+        }
+        Ok(Ok(v1::StreamOpen { kind: Some(kind) })) => {
+            let priority = priority_of(&kind);
+            if priority != 0 {
+                stream.send.set_priority(priority);
+            }
+            stream.recv = stream.recv.with_limit(limits::FRAME);
+            Ok(Opened { kind, stream })
+        }
+    }
+}
+
+struct Runner {
+    dialer: Dialer,
+    endpoints: EndpointSource,
+    endpoint: Option<Endpoint>,
+    introduce: Arc<dyn Introduce>,
+    session: Option<SessionId>,
+    backoff: Backoff,
+    rng: StdRng,
+    status: watch::Sender<Status>,
+    opened: mpsc::Sender<Opened>,
+    stop: CancellationToken,
+    spread: Duration,
+}
+
+/// The control stream of this side once welcomed.
+struct Greeted {
+    carrier: Carrier,
+    send: FrameSend,
+    recv: FrameRecv,
+    welcome: Arc<v1::Welcome>,
+}
+
+impl Runner {
+    async fn run(mut self) {
+        let stop = self.stop.clone();
+        let mut said: Option<String> = None;
+        loop {
+            let attempt = stop.run_until_cancelled(self.attempt()).await;
+            let (outage, why) = match attempt {
+                None => break,
+                Some(Ok(greeted)) => {
+                    said = None;
+                    let Some(lost) = self.serve(greeted).await else { break };
+                    let why = DialError::Lost(self.dialer.target(), lost);
+                    (Outage::Lost { spread: self.spread }, why)
+                }
+                Some(Err(error)) if error.retry() == levers9_wire::RetryClass::Fatal => (Outage::Refused, error),
+                Some(Err(error)) => {
+                    // A fresh socket next time: this one may be on a network that is gone.
+                    self.endpoint = None;
+                    (Outage::Failed, error)
+                }
+            };
+            let pause = self.backoff.pause(outage, &mut self.rng);
+            let words = why.to_string();
+            if said.as_ref() != Some(&words) {
+                tracing::warn!(problem = %words, "no session with the controlplane; trying again until there is one");
+                said = Some(words);
+            }
+            let until = Instant::now() + pause;
+            self.status.send_replace(Status::Waiting { why: Arc::new(why), until });
+            if stop.run_until_cancelled(sleep_until(until)).await.is_none() {
+                break;
+            }
+            self.status.send_replace(Status::Dialing);
+        }
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.close(ResetCode::Done, "", Duration::from_millis(500)).await;
+        }
+        self.status.send_replace(Status::Closed);
+    }
+
+    /// Dials and greets.
+    async fn attempt(&mut self) -> Result<Greeted, DialError> {
+        let endpoint = match &self.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => {
+                let fresh = (self.endpoints)().map_err(|e| DialError::Socket(e.to_string()))?;
+                self.endpoint.insert(fresh).clone()
+            }
+        };
+        let carrier = self.dialer.dial(&endpoint, ATTEMPT).await?;
+        let target = self.dialer.target();
+        match timeout(ATTEMPT, self.greet(&carrier)).await {
+            Err(_) => {
+                carrier.close(ResetCode::Timeout, "no welcome");
+                Err(DialError::NoWelcome(target))
+            }
+            Ok(Err(error)) => {
+                carrier.close(ResetCode::Done, "");
+                Err(error)
+            }
+            Ok(Ok(greeted)) => Ok(greeted),
+        }
+    }
+
+    async fn greet(&mut self, carrier: &Carrier) -> Result<Greeted, DialError> {
+        let target = self.dialer.target();
+        let broken = |error: StreamError| match error {
+            StreamError::Lost(lost) => DialError::Lost(target.clone(), lost),
+            other => DialError::NotLevers9(target.clone(), other.to_string()),
+        };
+        let control = stream_open::Kind::Control(v1::ControlOpen {});
+        let stream = open_on(carrier, control).await.map_err(&broken)?;
+        let (mut send, mut recv) = (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
+        let hello = v1::Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            build: levers9_wire::BUILD.to_owned(),
+            session: self.session.map(SessionId::to_wire).unwrap_or_default(),
+            ..self.introduce.hello()
+        };
+        send.send(&frame(control_frame::Kind::Hello(hello))).await.map_err(&broken)?;
+        loop {
+            match recv.expect::<v1::ControlFrame>().await.map_err(&broken)?.kind {
+                Some(control_frame::Kind::Welcome(welcome)) => {
+                    self.session = SessionId::from_wire(&welcome.session).ok().flatten();
+                    self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
+                    self.introduce.welcomed(&welcome);
+                    let welcome = Arc::new(welcome);
+                    return Ok(Greeted { carrier: carrier.clone(), send, recv, welcome });
+                }
+                Some(control_frame::Kind::Refused(refused)) => {
+                    let code = refused.code();
+                    let text = levers9_wire::name::printable(&refused.text, 500);
+                    return Err(DialError::Refused { code, text });
+                }
+                // Anything else before a Welcome, known or not, means nothing yet.
+                _ => {}
+            }
+        }
+    }
+
+    /// Serves a carrier until it is lost (`Some`) or the link is shut down (`None`).
+    async fn serve(&mut self, greeted: Greeted) -> Option<Lost> {
+        let Greeted { carrier, mut send, mut recv, welcome } = greeted;
+        self.status.send_replace(Status::Online { carrier: carrier.clone(), welcome });
+        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), self.opened.clone())));
+        let mut liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
+        let mut awake = Awake::new();
+        let lost = loop {
+            let due = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => {
+                    say_goodbye(&carrier, &mut send, &mut recv).await;
+                    break None;
+                }
+                lost = carrier.closed() => break Some(lost),
+                sent = send.flush(), if send.has_pending() => {
+                    if let Err(error) = sent { break Some(lost_by(error)) }
+                    continue;
+                }
+                frame = recv.next::<v1::ControlFrame>() => match frame {
+                    Ok(Some(frame)) => {
+                        liveness.heard(Instant::now());
+                        self.control(frame, &mut send, &mut liveness);
+                        continue;
+                    }
+                    Ok(None) => break Some(Lost::Protocol("the control stream ended".to_owned())),
+                    Err(error) => break Some(lost_by(error)),
+                },
+                () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
+                () = awake.slept() => liveness.woke(Instant::now()),
+            };
+            match due {
+                Due::Nothing => {}
+                Due::Ping(nonce) => {
+                    let _too_large = send.queue(&frame(control_frame::Kind::Ping(v1::Ping { nonce })));
+                }
+                Due::Dead => break Some(Lost::TimedOut),
+            }
+        };
+        drop(acceptor);
+        carrier.close(ResetCode::Done, "");
+        lost
+    }
+
+    fn control(&mut self, received: v1::ControlFrame, send: &mut FrameSend, liveness: &mut Liveness) {
+        match received.kind {
+            Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
+                // Whoever pings us is alive and serves us: the outage is over.
+                self.backoff.proved();
+                let _too_large = send.queue(&frame(control_frame::Kind::Pong(v1::Pong { nonce })));
+            }
+            Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
+                liveness.pong(nonce, Instant::now());
+            }
+            Some(control_frame::Kind::Bye(bye)) => {
+                tracing::info!(reason = %levers9_wire::name::printable(&bye.reason, 200), "the controlplane says goodbye");
+            }
+            // A drain without alternatives asks for nothing: streams go on to their end.
+            Some(control_frame::Kind::Drain(_)) => {}
+            _ => tracing::warn!("the controlplane sent a control frame this build does not know"),
+        }
+    }
+}
+
+/// Notices that the machine was suspended: the wall clock went on, timers did not.
+struct Awake {
+    next: Instant,
+    wall: u64,
+}
+
+impl Awake {
+    fn new() -> Self {
+        Self { next: Instant::now() + SLEEP_CHECK, wall: levers9_wire::clock::unix_millis() }
+    }
+
+    /// Returns after a sleep. Cancel safe.
+    async fn slept(&mut self) {
+        loop {
+            sleep_until(self.next).await;
+            let wall = levers9_wire::clock::unix_millis();
+            let passed = Duration::from_millis(wall.saturating_sub(self.wall));
+            self.wall = wall;
+            self.next = Instant::now() + SLEEP_CHECK;
+            if passed > 2 * SLEEP_CHECK {
+                return;
+            }
+        }
+    }
+}
+
+pub(crate) fn frame(kind: control_frame::Kind) -> v1::ControlFrame {
+    v1::ControlFrame { kind: Some(kind) }
+}
+
+pub(crate) fn lost_by(error: StreamError) -> Lost {
+    match error {
+        StreamError::Lost(lost) => lost,
+        StreamError::Reset(reset) => Lost::Closed(reset, String::new()),
+        other => Lost::Protocol(other.to_string()),
+    }
+}
+
+async fn say_goodbye(carrier: &Carrier, send: &mut FrameSend, recv: &mut FrameRecv) {
+    let bye = frame(control_frame::Kind::Bye(v1::Bye { reason: "closing".to_owned(), back_in_ms: 0 }));
+    let said = async {
+        send.send(&bye).await?;
+        send.finish_and_deliver().await
+    };
+    let _heard = timeout(Duration::from_secs(1), said).await;
+    recv.stop(ResetCode::Done);
+    carrier.close(ResetCode::Done, "");
+}
+
+/// Hands on the streams a peer opens until the carrier is gone. Each is read
+/// by a task of its own, so that one that says nothing holds up no other.
+pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Opened>) {
+    let mut opening = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = carrier.accept() => {
+                let Ok((send, recv)) = accepted else { return };
+                let opened = opened.clone();
+                opening.spawn(async move {
+                    match read_open(send, recv).await {
+                        Ok(stream) => { let _nobody = opened.send(stream).await; }
+                        Err(error) => tracing::debug!(%error, "a stream was not opened"),
+                    }
+                });
+            }
+            Some(_) = opening.join_next() => {}
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The seam: everything that names the QUIC library. Above it there are
+//! endpoints, carriers and the two halves of a stream. It knows nothing of
+//! sessions, frames or tokens.
+
+mod endpoint;
+mod flow;
+mod settings;
+mod socket;
+mod tls;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use levers9_wire::Reset;
+use levers9_wire::v1::ResetCode;
+use quinn::VarInt;
+
+pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
+pub(crate) use endpoint::ConnectFailed;
+pub(crate) use tls::provider as crypto_provider;
+#[cfg(feature = "sim")]
+pub use quinn::AsyncUdpSocket;
+pub use settings::{BadSettings, Congestion, Settings};
+pub use socket::{Counters, Probe, bind, bind_any, probe};
+
+/// Priorities of streams: a higher one is sent first.
+pub mod priority {
+    /// Pings and what they ride with.
+    pub const CONTROL: i32 = 100;
+    /// Calls, exec and HTTP: somebody is waiting.
+    pub const INTERACTIVE: i32 = 50;
+    /// Logs and reports.
+    pub const LOG: i32 = 0;
+    /// Uploads.
+    pub const BULK: i32 = -10;
+}
+
+/// Why a carrier is gone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// One side closed it, with a code and words.
+    #[error("{reset}{words}", reset = .0, words = said(.1))]
+    Closed(Reset, String),
+    /// Nothing came for too long.
+    #[error("no answer for too long")]
+    TimedOut,
+    /// The peer does not know the connection: it was restarted.
+    #[error("the peer was restarted")]
+    Restarted,
+    /// The peer speaks another QUIC version.
+    #[error("the peer speaks another version of QUIC")]
+    Version,
+    /// The peer would not take a connection now.
+    #[error("the peer refuses connections now")]
+    Busy,
+    /// The TLS handshake failed, with the peer's or our words.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// A violation of QUIC.
+    #[error("QUIC: {0}")]
+    Protocol(String),
+}
+
+fn said(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(": {words}") }
+}
+
+impl From<quinn::ConnectionError> for Lost {
+    fn from(error: quinn::ConnectionError) -> Self {
+        use quinn::ConnectionError as E;
+        match error {
+            E::VersionMismatch => Self::Version,
+            E::TransportError(e) if is_tls(e.code) => Self::Tls(e.reason),
+            E::TransportError(e) => Self::Protocol(e.to_string()),
+            E::ConnectionClosed(c) if c.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED => Self::Busy,
+            E::ConnectionClosed(c) if is_tls(c.error_code) => {
+                Self::Tls(String::from_utf8_lossy(&c.reason).into_owned())
+            }
+            E::ConnectionClosed(c) => Self::Protocol(c.to_string()),
+            E::ApplicationClosed(c) => {
+                let words: String = String::from_utf8_lossy(&c.reason).chars().take(512).collect();
+                Self::Closed(Reset::remote(c.error_code.into_inner()), words)
+            }
+            E::Reset => Self::Restarted,
+            E::TimedOut => Self::TimedOut,
+            E::LocallyClosed => Self::Closed(Reset::local(ResetCode::Done), String::new()),
+            E::CidsExhausted => Self::Protocol("connection ids are exhausted".to_owned()),
+        }
+    }
+}
+
+fn is_tls(code: quinn::TransportErrorCode) -> bool {
+    (0x100..0x200).contains(&u64::from(code))
+}
+
+/// Why a stream ended other than by its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HalfError {
+    /// One side reset or stopped it.
+    #[error(transparent)]
+    Reset(#[from] Reset),
+    /// The carrier is gone.
+    #[error("connection lost: {0}")]
+    Lost(#[from] Lost),
+    /// It was finished or reset by this side before.
+    #[error("the stream is closed already")]
+    Closed,
+}
+
+impl From<quinn::WriteError> for HalfError {
+    fn from(error: quinn::WriteError) -> Self {
+        match error {
+            quinn::WriteError::Stopped(code) => Self::Reset(Reset::remote(code.into_inner())),
+            quinn::WriteError::ConnectionLost(lost) => Self::Lost(lost.into()),
+            quinn::WriteError::ClosedStream | quinn::WriteError::ZeroRttRejected => Self::Closed,
+        }
+    }
+}
+
+impl From<quinn::ReadError> for HalfError {
+    fn from(error: quinn::ReadError) -> Self {
+        match error {
+            quinn::ReadError::Reset(code) => Self::Reset(Reset::remote(code.into_inner())),
+            quinn::ReadError::ConnectionLost(lost) => Self::Lost(lost.into()),
+            quinn::ReadError::ClosedStream
+            | quinn::ReadError::IllegalOrderedRead
+            | quinn::ReadError::ZeroRttRejected => Self::Closed,
+        }
+    }
+}
+
+fn code(code: ResetCode) -> VarInt {
+    VarInt::from_u32(u32::try_from(i32::from(code)).unwrap_or(0))
+}
+
+/// One QUIC connection: moves the streams of a session.
+#[derive(Clone)]
+pub struct Carrier {
+    connection: quinn::Connection,
+    flow: Arc<flow::Tuner>,
+}
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Carrier({})", self.connection.remote_address())
+    }
+}
+
+impl Carrier {
+    fn new(connection: quinn::Connection, settings: &Settings) -> Self {
+        Self { connection, flow: Arc::new(flow::Tuner::new(settings)) }
+    }
+
+    /// Opens a stream in both directions. Waits while the peer permits no more.
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// When the carrier is gone.
+    pub async fn open(&self) -> Result<(SendHalf, RecvHalf), Lost> {
+        let (send, recv) = self.connection.open_bi().await?;
+        Ok(self.halves(send, recv))
+    }
+
+    /// The next stream the peer opens. Cancel safe.
+    ///
+    /// # Errors
+    /// When the carrier is gone.
+    pub async fn accept(&self) -> Result<(SendHalf, RecvHalf), Lost> {
+        let (send, recv) = self.connection.accept_bi().await?;
+        Ok(self.halves(send, recv))
+    }
+
+    fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
+        let recv = RecvHalf { stream: recv, connection: self.connection.clone(), flow: Arc::clone(&self.flow) };
+        (SendHalf { stream: send }, recv)
+    }
+
+    /// Closes at once; what was not acknowledged is lost.
+    pub fn close(&self, why: ResetCode, words: &str) {
+        self.connection.close(code(why), words.as_bytes());
+    }
+
+    /// Waits until it is gone, and says why. Cancel safe.
+    pub async fn closed(&self) -> Lost {
+        self.connection.closed().await.into()
+    }
+
+    /// Why it is gone, when it is.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        self.connection.close_reason().map(Lost::from)
+    }
+
+    /// Where the peer is now; changes when its NAT does.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        let peer = self.connection.remote_address();
+        SocketAddr::new(peer.ip().to_canonical(), peer.port())
+    }
+
+    /// The current estimate of the round-trip time.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
+
+    /// Packets sent, and of those lost.
+    #[must_use]
+    pub fn packets(&self) -> (u64, u64) {
+        let path = self.connection.stats().path;
+        (path.sent_packets, path.lost_packets)
+    }
+
+    /// The packet size in use, in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.connection.stats().path.current_mtu
+    }
+
+    /// Changes how many streams the peer may have open at once.
+    pub fn permit_streams(&self, count: u32) {
+        self.connection.set_max_concurrent_bi_streams(count.into());
+    }
+
+    /// Tells two carriers of one process apart.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.connection.stable_id()
+    }
+}
+
+/// The half of a stream that is written. Dropping it without
+/// [`finish`](SendHalf::finish) resets it.
+pub struct SendHalf {
+    stream: quinn::SendStream,
+}
+
+impl fmt::Debug for SendHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendHalf({})", self.stream.id())
+    }
+}
+
+impl SendHalf {
+    /// Writes what fits now and takes it off the front of `bytes`; waits until
+    /// something fits. Cancel safe: what was not written is still in `bytes`.
+    ///
+    /// # Errors
+    /// When the peer stopped the stream or the carrier is gone.
+    pub async fn write(&mut self, bytes: &mut Bytes) -> Result<(), HalfError> {
+        self.stream.write_chunks(std::slice::from_mut(bytes)).await?;
+        Ok(())
+    }
+
+    /// Writes all of it. Not cancel safe: a part may have been written.
+    ///
+    /// # Errors
+    /// When the peer stopped the stream or the carrier is gone.
+    pub async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
+        self.stream.write_chunk(bytes).await?;
+        Ok(())
+    }
+
+    /// Says that nothing follows. The bytes before are still delivered.
+    pub fn finish(&mut self) {
+        let _already_closed = self.stream.finish();
+    }
+
+    /// Gives up the stream; bytes not yet delivered may be lost.
+    pub fn reset(&mut self, why: ResetCode) {
+        let _already_closed = self.stream.reset(code(why));
+    }
+
+    /// Waits until the peer has everything up to the finish (`Ok`), or has
+    /// stopped reading. Cancel safe.
+    ///
+    /// # Errors
+    /// When the peer stopped the stream or the carrier is gone.
+    pub async fn delivered(&mut self) -> Result<(), HalfError> {
+        match self.stream.stopped().await {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(HalfError::Reset(Reset::remote(why.into_inner()))),
+            Err(quinn::StoppedError::ConnectionLost(lost)) => Err(HalfError::Lost(lost.into())),
+            Err(quinn::StoppedError::ZeroRttRejected) => Err(HalfError::Closed),
+        }
+    }
+
+    /// Sends this stream before or after others of the carrier.
+    pub fn set_priority(&mut self, priority: i32) {
+        let _already_closed = self.stream.set_priority(priority);
+    }
+}
+
+/// The half of a stream that is read. Dropping it before its end stops the
+/// peer and gives the window back.
+pub struct RecvHalf {
+    stream: quinn::RecvStream,
+    connection: quinn::Connection,
+    flow: Arc<flow::Tuner>,
+}
+
+impl fmt::Debug for RecvHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecvHalf({})", self.stream.id())
+    }
+}
+
+impl RecvHalf {
+    /// The next bytes, at most `max`, or `None` at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// When the peer reset the stream or the carrier is gone.
+    pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, HalfError> {
+        let chunk = self.stream.read_chunk(max, true).await?;
+        if let Some(chunk) = &chunk {
+            self.flow.received(chunk.bytes.len(), &self.connection);
+        }
+        Ok(chunk.map(|chunk| chunk.bytes))
+    }
+
+    /// Fills `chunks` from the front with what is there and says how many, or
+    /// `None` at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::read`].
+    pub async fn read_many(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, HalfError> {
+        let count = self.stream.read_chunks(chunks).await?;
+        if let Some(count) = count {
+            self.flow.received(chunks[..count].iter().map(Bytes::len).sum(), &self.connection);
+        }
+        Ok(count)
+    }
+
+    /// Tells the peer that nothing more is read.
+    pub fn stop(&mut self, why: ResetCode) {
+        let _already_closed = self.stream.stop(code(why));
+    }
+}
