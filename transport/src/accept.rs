@@ -158,7 +158,10 @@ pub struct SessionHandle {
 
 impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("carrier", &self.carrier).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("carrier", &self.carrier)
+            .finish_non_exhaustive()
     }
 }
 
@@ -319,9 +322,11 @@ impl<G: Gate> Acceptor<G> {
         };
         let kept = hello.as_ref().ok().and_then(|hello| hello.session);
         let decided = match hello {
-            Ok(hello) => timeout(PATIENCE, self.gate.admit(hello, carrier.peer())).await.unwrap_or_else(|_| {
-                Err(Refusal::new(RefuseCode::Busy, "the controlplane is too busy to check the token"))
-            }),
+            Ok(hello) => {
+                timeout(PATIENCE, self.gate.admit(hello, carrier.peer())).await.unwrap_or_else(|_| {
+                    Err(Refusal::new(RefuseCode::Busy, "the controlplane is too busy to check the token"))
+                })
+            }
             Err(refusal) => Err(refusal),
         };
         match decided {
@@ -361,7 +366,6 @@ impl<G: Gate> Acceptor<G> {
     }
 
     /// Reads the control stream's opening and the Hello on it.
-    #[expect(clippy::type_complexity, reason = "the three parts live only until the caller takes them apart")]
     async fn greeting(
         &self,
         carrier: &Carrier,
@@ -384,17 +388,33 @@ impl<G: Gate> Acceptor<G> {
         Ok((send, recv, check_hello(hello)))
     }
 
-    fn start(&self, id: SessionId, carrier: Carrier, send: FrameSend, recv: FrameRecv, admitted: G::Admitted) {
+    fn start(
+        &self,
+        id: SessionId,
+        carrier: Carrier,
+        send: FrameSend,
+        recv: FrameRecv,
+        admitted: G::Admitted,
+    ) {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
         let (control, to_tell) = mpsc::channel(16);
         let (ended, ending) = watch::channel(None);
         let rtt_us = Arc::new(AtomicU64::new(0));
-        let handle = SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending, control };
+        let handle =
+            SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending, control };
         let counted = Counted::new(&self.gauges, |g| &g.sessions);
-        let keeper = Keeper { carrier: carrier.clone(), send, recv, to_tell, rtt_us, ping_every: self.limits.ping_every };
+        let keeper = Keeper {
+            carrier: carrier.clone(),
+            send,
+            recv,
+            to_tell,
+            rtt_us,
+            ping_every: self.limits.ping_every,
+        };
         self.tasks.spawn(async move {
             let _counted = counted;
-            let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(keeper.carrier.clone(), opened)));
+            let acceptor =
+                AbortOnDropHandle::new(tokio::spawn(accept_streams(keeper.carrier.clone(), opened)));
             let ending = keeper.run().await;
             drop(acceptor);
             ended.send_replace(Some(ending));

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -76,6 +77,13 @@ impl std::fmt::Debug for CertResolver {
 impl CertResolver {
     fn new(key: CertifiedKey) -> Arc<Self> {
         Arc::new(Self { current: ArcSwap::from_pointee(key) })
+    }
+
+    /// One that never changes.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub fn fixed(key: CertifiedKey) -> Arc<Self> {
+        Self::new(key)
     }
 
     /// When the certificate in force ends, in Unix seconds.
@@ -210,7 +218,10 @@ impl Files {
 }
 
 fn date(now_unix: u64) -> OffsetDateTime {
-    i64::try_from(now_unix).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok()).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    i64::try_from(now_unix)
+        .ok()
+        .and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 fn make_ca(now_unix: u64) -> Result<(String, String), CertError> {
@@ -252,9 +263,10 @@ fn load_pair(certificate: &Path, key: &Path) -> Result<CertifiedKey, CertError> 
     }
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| content(key, e))?;
     let provider: &CryptoProvider = &crate::quic_provider();
-    let pair = CertifiedKey::from_der(chain, secret, provider).map_err(|e| content(key, e))?;
-    pair.keys_match().map_err(|_| content(key, "the key is not the certificate's"))?;
-    Ok(pair)
+    CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => content(key, "the key is not the certificate's"),
+        other => content(key, other),
+    })
 }
 
 /// Whether a leaf is far from its end and carries exactly these names.
@@ -263,19 +275,16 @@ fn still_good(leaf: &CertifiedKey, names: &[String], now_unix: u64) -> bool {
     let left = not_after(first) - i64::try_from(now_unix).unwrap_or(i64::MAX);
     let named = X509Certificate::from_der(first).is_ok_and(|(_, c)| {
         let Ok(Some(held)) = c.subject_alternative_name() else { return names.is_empty() };
-        held.value.general_names.len() == names.len()
-            && names.iter().all(|name| rustls::pki_types::ServerName::try_from(name.as_str()).is_ok_and(|name| {
-                rustls::client::verify_server_name(
-                    &match rustls::server::ParsedCertificate::try_from(first) {
-                        Ok(parsed) => parsed,
-                        Err(_) => return false,
-                    },
-                    &name,
-                )
-                .is_ok()
-            }))
+        held.value.general_names.len() == names.len() && names.iter().all(|name| is_for(first, name))
     });
     named && left > i64::try_from(RENEW_BEFORE.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn is_for(leaf: &CertificateDer<'_>, name: &str) -> bool {
+    let (Ok(parsed), Ok(name)) = (ParsedCertificate::try_from(leaf), ServerName::try_from(name)) else {
+        return false;
+    };
+    verify_server_name(&parsed, &name).is_ok()
 }
 
 /// Writes a file whole or not at all.

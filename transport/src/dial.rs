@@ -174,17 +174,17 @@ impl Dialer {
     /// With the most telling failure of all addresses.
     pub async fn dial(&mut self, endpoint: &Endpoint, patience: Duration) -> Result<Carrier, DialError> {
         let addresses = self.addresses().await?;
-        match timeout(patience, self.race(endpoint, &addresses)).await {
-            Ok(Ok(carrier)) => {
-                self.failed.clear();
-                Ok(carrier)
-            }
-            Ok(Err(error)) => Err(error),
-            Err(_) => {
-                self.failed.clone_from(&addresses);
-                self.failed.truncate(1);
-                Err(self.explain_silence(&addresses).await)
-            }
+        let (mut telling, mut failed) = (None, Vec::new());
+        let raced = timeout(patience, self.race(endpoint, &addresses, &mut telling, &mut failed)).await;
+        if let Ok(Some(carrier)) = raced {
+            self.failed = failed;
+            return Ok(carrier);
+        }
+        self.failed.clone_from(&addresses);
+        self.failed.truncate(1);
+        match telling {
+            Some(error) => Err(error),
+            None => Err(self.explain_silence(&addresses).await),
         }
     }
 
@@ -207,29 +207,35 @@ impl Dialer {
         Ok(found)
     }
 
-    /// The first address that completes a handshake wins.
-    async fn race(&self, endpoint: &Endpoint, addresses: &[SocketAddr]) -> Result<Carrier, DialError> {
+    /// The first address that completes a handshake wins. The most telling
+    /// failure is left in `telling`, the addresses that failed in `failed`.
+    async fn race(
+        &self,
+        endpoint: &Endpoint,
+        addresses: &[SocketAddr],
+        telling: &mut Option<DialError>,
+        failed: &mut Vec<SocketAddr>,
+    ) -> Option<Carrier> {
         let mut attempts: FuturesUnordered<_> = addresses
             .iter()
             .zip(0u32..)
             .map(|(address, place)| async move {
                 sleep(STAGGER * place).await;
-                self.connect(endpoint, *address).await
+                (*address, self.connect(endpoint, *address).await)
             })
             .collect();
-        let mut worst: Option<DialError> = None;
-        while let Some(result) = attempts.next().await {
+        while let Some((address, result)) = attempts.next().await {
             match result {
-                Ok(carrier) => return Ok(carrier),
+                Ok(carrier) => return Some(carrier),
                 Err(error) => {
-                    let tells_more = matches!(error, DialError::Trust(_) | DialError::NotLevers9(..));
-                    if worst.is_none() || tells_more {
-                        worst = Some(error);
+                    failed.push(address);
+                    if telling.is_none() || matches!(error, DialError::Trust(_) | DialError::NotLevers9(..)) {
+                        *telling = Some(error);
                     }
                 }
             }
         }
-        Err(worst.unwrap_or_else(|| DialError::Silent(self.target())))
+        None
     }
 
     async fn connect(&self, endpoint: &Endpoint, address: SocketAddr) -> Result<Carrier, DialError> {

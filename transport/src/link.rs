@@ -185,7 +185,10 @@ pub async fn open_on(carrier: &Carrier, kind: stream_open::Kind) -> Result<Strea
 /// # Errors
 /// When it does not say so in time, or says what this build does not know; the
 /// stream is then reset with the reason and the session is unharmed.
-pub async fn read_open(send: crate::quic::SendHalf, recv: crate::quic::RecvHalf) -> Result<Opened, StreamError> {
+pub async fn read_open(
+    send: crate::quic::SendHalf,
+    recv: crate::quic::RecvHalf,
+) -> Result<Opened, StreamError> {
     let mut stream = Stream::new(send, recv);
     stream.recv = stream.recv.with_limit(limits::STREAM_OPEN);
     let refuse = |mut stream: Stream, why: ResetCode| {
@@ -249,7 +252,9 @@ impl Runner {
                     let why = DialError::Lost(self.dialer.target(), lost);
                     (Outage::Lost { spread: self.spread }, why)
                 }
-                Some(Err(error)) if error.retry() == levers9_wire::RetryClass::Fatal => (Outage::Refused, error),
+                Some(Err(error)) if error.retry() == levers9_wire::RetryClass::Fatal => {
+                    (Outage::Refused, error)
+                }
                 Some(Err(error)) => {
                     // A fresh socket next time: this one may be on a network that is gone.
                     self.endpoint = None;
@@ -307,7 +312,8 @@ impl Runner {
         };
         let control = stream_open::Kind::Control(v1::ControlOpen {});
         let stream = open_on(carrier, control).await.map_err(&broken)?;
-        let (mut send, mut recv) = (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
+        let (mut send, mut recv) =
+            (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
         let hello = v1::Hello {
             version_min: VERSION_MIN,
             version_max: VERSION_MAX,
@@ -340,7 +346,8 @@ impl Runner {
     async fn serve(&mut self, greeted: Greeted) -> Option<Lost> {
         let Greeted { carrier, mut send, mut recv, welcome } = greeted;
         self.status.send_replace(Status::Online { carrier: carrier.clone(), welcome });
-        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), self.opened.clone())));
+        let acceptor =
+            AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), self.opened.clone())));
         let mut liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
         let mut awake = Awake::new();
         let lost = loop {
@@ -453,8 +460,11 @@ async fn say_goodbye(carrier: &Carrier, send: &mut FrameSend, recv: &mut FrameRe
 /// by a task of its own, so that one that says nothing holds up no other.
 pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Opened>) {
     let mut opening = tokio::task::JoinSet::new();
+    let guard = carrier.guard();
+    tokio::pin!(guard);
     loop {
         tokio::select! {
+            () = &mut guard => return,
             accepted = carrier.accept() => {
                 let Ok((send, recv)) = accepted else { return };
                 let opened = opened.clone();

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::digest;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -110,7 +110,11 @@ impl Verifier {
         self.problem.lock().ok().and_then(|problem| problem.clone())
     }
 
-    fn pinned<'a>(&self, pins: &[Pin], chain: impl Iterator<Item = &'a CertificateDer<'a>>) -> Option<RootCertStore> {
+    fn pinned<'a>(
+        &self,
+        pins: &[Pin],
+        chain: impl Iterator<Item = &'a CertificateDer<'a>>,
+    ) -> Option<RootCertStore> {
         let ca = chain.into_iter().find(|c| pin_of(c).is_ok_and(|pin| pins.contains(&pin)))?;
         let mut roots = RootCertStore::empty();
         roots.add(ca.clone().into_owned()).ok()?;
@@ -153,13 +157,15 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.check(leaf, chain, name, ocsp, now).map(|()| ServerCertVerified::assertion()).map_err(|problem| {
-            let error = rustls::Error::General(problem.to_string());
-            if let Ok(mut kept) = self.problem.lock() {
-                *kept = Some(problem);
-            }
-            error
-        })
+        self.check(leaf, chain, name, ocsp, now).map(|()| ServerCertVerified::assertion()).map_err(
+            |problem| {
+                let error = rustls::Error::General(problem.to_string());
+                if let Ok(mut kept) = self.problem.lock() {
+                    *kept = Some(problem);
+                }
+                error
+            },
+        )
     }
 
     fn verify_tls12_signature(
@@ -187,8 +193,15 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-fn explain(error: &rustls::Error, leaf: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> TrustProblem {
-    let rustls::Error::InvalidCertificate(problem) = error else { return TrustProblem::Other(error.to_string()) };
+fn explain(
+    error: &rustls::Error,
+    leaf: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+    now: UnixTime,
+) -> TrustProblem {
+    let rustls::Error::InvalidCertificate(problem) = error else {
+        return TrustProblem::Other(error.to_string());
+    };
     let validity = |pick: fn(&x509_parser::certificate::Validity) -> i64| {
         X509Certificate::from_der(leaf).map(|(_, c)| pick(c.validity())).unwrap_or_default()
     };

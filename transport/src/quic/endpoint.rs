@@ -11,6 +11,7 @@ use aws_lc_rs::hmac;
 use levers9_wire::v1::ResetCode;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, EndpointConfig, Runtime as _, TokioRuntime};
+use quinn_proto::HashedConnectionIdGenerator;
 
 use super::socket::Guarded;
 use super::{Carrier, Counters, Lost, Settings, code, socket, tls};
@@ -70,7 +71,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// When the socket cannot be used or TLS cannot be set up.
-    pub fn accepting(socket: std::net::UdpSocket, settings: &Settings, identity: &Identity) -> io::Result<Self> {
+    pub fn accepting(
+        socket: std::net::UdpSocket,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> io::Result<Self> {
         let socket = TokioRuntime.wrap_udp_socket(socket)?;
         Self::on(socket, settings, Some(identity), None)
     }
@@ -87,12 +92,23 @@ impl Endpoint {
     ) -> io::Result<Self> {
         let mut config = match identity {
             Some(identity) => {
-                EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &identity.keys.reset)))
+                let reset = &identity.keys.reset;
+                // A restarted process must know the ids of its predecessor to answer them with a reset.
+                let ids = u64::from_le_bytes(first_eight(hmac::sign(
+                    &hmac::Key::new(hmac::HMAC_SHA256, reset),
+                    b"connection ids",
+                )));
+                let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset)));
+                // After a restart everybody asks in the same moment, and each needs its answer. A
+                // reset is smaller than what it answers, so it neither amplifies nor goes to and fro.
+                config.min_reset_interval(Duration::ZERO);
+                config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+                config
             }
             None => EndpointConfig::default(),
         };
         config.rng_seed(seed);
-        let server = identity.map(|identity| server_config(identity)).transpose()?.map(Arc::new);
+        let server = identity.map(server_config).transpose()?.map(Arc::new);
         let counters = Arc::new(Counters::default());
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             config,
@@ -163,6 +179,12 @@ impl Endpoint {
         self.endpoint.close(code(why), words.as_bytes());
         tokio::time::timeout(patience, self.endpoint.wait_idle()).await.is_ok()
     }
+}
+
+fn first_eight(tag: hmac::Tag) -> [u8; 8] {
+    let mut eight = [0u8; 8];
+    eight.copy_from_slice(&tag.as_ref()[..8]);
+    eight
 }
 
 fn server_config(identity: &Identity) -> io::Result<quinn::ServerConfig> {

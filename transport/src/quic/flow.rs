@@ -1,31 +1,52 @@
-//! The connection's receive window follows the path: it starts small, so that
-//! no standing queue delays pings on a short path, and grows to twice what the
-//! path holds (rate × round-trip time) on a long one. The decision is
-//! [`next_window`]; the rest counts bytes as streams are read.
+//! The connection's receive window. It starts small, so that no standing queue
+//! delays pings on a short path, and grows to twice what the path holds (rate
+//! × round-trip time) on a long one. Streams that nobody reads hold part of
+//! it; when that starves the others, it is lent more until they are read or
+//! dropped. The decisions are [`next_window`] and [`is_starved`]; the rest
+//! counts bytes and readers.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quinn::VarInt;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use super::Settings;
 
 /// A path this short needs no more than the first window.
 const SHORT_PATH: Duration = Duration::from_millis(2);
+/// How often to look at a carrier on which some stream is not being read.
+const LOOK: Duration = Duration::from_millis(100);
+/// The most that is lent on behalf of streams nobody reads, in bytes.
+const LENT_MAX: u32 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Tuner {
     smallest: u32,
     largest: u32,
+    stream_window: u32,
     state: Mutex<State>,
+    /// Bytes read by the application since the start.
+    read: AtomicU64,
+    /// Open streams that nobody is reading at this moment.
+    parked: AtomicUsize,
+    someone_parked: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     window: u32,
+    lent: u32,
     bytes: u64,
     since: Option<Instant>,
+}
+
+impl State {
+    fn total(&self) -> VarInt {
+        VarInt::from_u32(self.window.saturating_add(self.lent))
+    }
 }
 
 /// The window after `bytes` arrived in `span` on a path of `rtt`.
@@ -39,14 +60,30 @@ fn next_window(now: u32, bytes: u64, span: Duration, rtt: Duration, bounds: (u32
     if wanted > now + now / 4 { wanted } else { now }
 }
 
+/// Whether a sender that says it is blocked gets far less through than the
+/// window allows: then unread streams hold the window.
+fn is_starved(blocked: bool, read: u64, span: Duration, window: u32, rtt: Duration) -> bool {
+    let turns = span.as_micros() / rtt.max(span).as_micros().max(1);
+    blocked && u128::from(read) * 8 < u128::from(window) * turns.max(1)
+}
+
 impl Tuner {
     pub(super) fn new(settings: &Settings) -> Self {
         let (smallest, largest) = (settings.window, settings.window_max.max(settings.window));
-        Self { smallest, largest, state: Mutex::new(State { window: smallest, bytes: 0, since: None }) }
+        Self {
+            smallest,
+            largest,
+            stream_window: settings.stream_window,
+            state: Mutex::new(State { window: smallest, lent: 0, bytes: 0, since: None }),
+            read: AtomicU64::new(0),
+            parked: AtomicUsize::new(0),
+            someone_parked: Notify::new(),
+        }
     }
 
     /// Counts bytes read, and looks at the path each time half a window has passed.
     pub(super) fn received(&self, bytes: usize, connection: &quinn::Connection) {
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
         let Ok(mut state) = self.state.lock() else { return };
         state.bytes += bytes as u64;
         if state.bytes < u64::from(state.window / 2) || state.window >= self.largest {
@@ -59,7 +96,55 @@ impl Tuner {
         let next = next_window(state.window, counted, now - since, connection.rtt(), bounds);
         if next != state.window {
             state.window = next;
-            connection.set_receive_window(VarInt::from_u32(next));
+            connection.set_receive_window(state.total());
+        }
+    }
+
+    /// A stream is not being read from now on.
+    pub(super) fn park(&self) {
+        if self.parked.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.someone_parked.notify_one();
+        }
+    }
+
+    /// A parked stream is being read, has ended, or was dropped.
+    pub(super) fn unpark(&self) {
+        self.parked.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Lends window while unread streams starve the others, and takes it back
+    /// when none is left. Runs as long as the carrier.
+    pub(super) async fn guard(&self, connection: &quinn::Connection) {
+        let (mut blocked_before, mut read_before) = (0, 0);
+        // The sender has said that it is blocked, and nothing was done about it yet.
+        let mut waits = false;
+        loop {
+            if self.parked.load(Ordering::Relaxed) == 0 {
+                self.lend(0, connection);
+                self.someone_parked.notified().await;
+            }
+            sleep(LOOK).await;
+            let blocked = connection.stats().frame_rx.data_blocked;
+            let read = self.read.load(Ordering::Relaxed);
+            let Ok((window, lent)) = self.state.lock().map(|state| (state.window, state.lent)) else {
+                return;
+            };
+            let progress = read - read_before;
+            waits |= blocked > blocked_before;
+            if is_starved(waits, progress, LOOK, window, connection.rtt()) {
+                waits = false;
+                self.lend(lent.saturating_add(self.stream_window), connection);
+            }
+            (blocked_before, read_before) = (blocked, read);
+        }
+    }
+
+    fn lend(&self, lent: u32, connection: &quinn::Connection) {
+        let Ok(mut state) = self.state.lock() else { return };
+        let lent = lent.min(LENT_MAX);
+        if state.lent != lent {
+            state.lent = lent;
+            connection.set_receive_window(state.total());
         }
     }
 }
@@ -89,6 +174,18 @@ mod tests {
             window = next_window(window, bytes, rtt, rtt, BOUNDS);
         }
         assert!(u64::from(window) >= path * 2 * 8 / 10 && window <= 16 * MIB, "{window}");
+    }
+
+    #[test]
+    fn starved_is_a_blocked_sender_that_hardly_moves() {
+        let ms = Duration::from_millis;
+        assert!(is_starved(true, 0, LOOK, MIB, ms(1)));
+        assert!(!is_starved(false, 0, LOOK, MIB, ms(1)), "a sender with nothing to say is not starved");
+        assert!(!is_starved(true, u64::from(MIB) * 50, LOOK, MIB, ms(1)), "full speed is not starved");
+        assert!(
+            !is_starved(true, u64::from(MIB), LOOK, MIB, ms(300)),
+            "a long path moves a window each trip"
+        );
     }
 
     proptest! {

@@ -18,13 +18,13 @@ use levers9_wire::Reset;
 use levers9_wire::v1::ResetCode;
 use quinn::VarInt;
 
-pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
 pub(crate) use endpoint::ConnectFailed;
-pub(crate) use tls::provider as crypto_provider;
+pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
 #[cfg(feature = "sim")]
 pub use quinn::AsyncUdpSocket;
 pub use settings::{BadSettings, Congestion, Settings};
 pub use socket::{Counters, Probe, bind, bind_any, probe};
+pub(crate) use tls::provider as crypto_provider;
 
 /// Priorities of streams: a higher one is sent first.
 pub mod priority {
@@ -75,7 +75,9 @@ impl From<quinn::ConnectionError> for Lost {
             E::VersionMismatch => Self::Version,
             E::TransportError(e) if is_tls(e.code) => Self::Tls(e.reason),
             E::TransportError(e) => Self::Protocol(e.to_string()),
-            E::ConnectionClosed(c) if c.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED => Self::Busy,
+            E::ConnectionClosed(c) if c.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED => {
+                Self::Busy
+            }
             E::ConnectionClosed(c) if is_tls(c.error_code) => {
                 Self::Tls(String::from_utf8_lossy(&c.reason).into_owned())
             }
@@ -174,7 +176,12 @@ impl Carrier {
     }
 
     fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
-        let recv = RecvHalf { stream: recv, connection: self.connection.clone(), flow: Arc::clone(&self.flow) };
+        self.flow.park();
+        let recv = RecvHalf {
+            stream: recv,
+            connection: self.connection.clone(),
+            parked: Parked { flow: Arc::clone(&self.flow), is: true },
+        };
         (SendHalf { stream: send }, recv)
     }
 
@@ -192,6 +199,12 @@ impl Carrier {
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
         self.connection.close_reason().map(Lost::from)
+    }
+
+    /// Keeps streams that nobody reads from starving the others. To be polled
+    /// as long as the carrier is used; never returns while it works.
+    pub(crate) async fn guard(&self) {
+        self.flow.guard(&self.connection).await;
     }
 
     /// Where the peer is now; changes when its NAT does.
@@ -299,7 +312,49 @@ impl SendHalf {
 pub struct RecvHalf {
     stream: quinn::RecvStream,
     connection: quinn::Connection,
+    parked: Parked,
+}
+
+/// Whether a stream counts among those nobody reads.
+struct Parked {
     flow: Arc<flow::Tuner>,
+    is: bool,
+}
+
+impl Parked {
+    fn set(&mut self, parked: bool) {
+        if self.is != parked {
+            self.is = parked;
+            if parked { self.flow.park() } else { self.flow.unpark() }
+        }
+    }
+
+    /// Not parked while the guard lives.
+    fn reading(&mut self) -> Reading<'_> {
+        self.set(false);
+        Reading(self)
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+struct Reading<'a>(&'a mut Parked);
+
+impl Reading<'_> {
+    /// The stream has ended: there is nothing left to read.
+    fn ended(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
 }
 
 impl fmt::Debug for RecvHalf {
@@ -314,11 +369,21 @@ impl RecvHalf {
     /// # Errors
     /// When the peer reset the stream or the carrier is gone.
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, HalfError> {
-        let chunk = self.stream.read_chunk(max, true).await?;
-        if let Some(chunk) = &chunk {
-            self.flow.received(chunk.bytes.len(), &self.connection);
+        let reading = self.parked.reading();
+        match self.stream.read_chunk(max, true).await {
+            Ok(Some(chunk)) => {
+                reading.0.flow.received(chunk.bytes.len(), &self.connection);
+                Ok(Some(chunk.bytes))
+            }
+            Ok(None) => {
+                reading.ended();
+                Ok(None)
+            }
+            Err(error) => {
+                reading.ended();
+                Err(error.into())
+            }
         }
-        Ok(chunk.map(|chunk| chunk.bytes))
     }
 
     /// Fills `chunks` from the front with what is there and says how many, or
@@ -327,11 +392,22 @@ impl RecvHalf {
     /// # Errors
     /// As [`RecvHalf::read`].
     pub async fn read_many(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, HalfError> {
-        let count = self.stream.read_chunks(chunks).await?;
-        if let Some(count) = count {
-            self.flow.received(chunks[..count].iter().map(Bytes::len).sum(), &self.connection);
+        let reading = self.parked.reading();
+        match self.stream.read_chunks(chunks).await {
+            Ok(Some(count)) => {
+                let bytes = chunks[..count].iter().map(Bytes::len).sum();
+                reading.0.flow.received(bytes, &self.connection);
+                Ok(Some(count))
+            }
+            Ok(None) => {
+                reading.ended();
+                Ok(None)
+            }
+            Err(error) => {
+                reading.ended();
+                Err(error.into())
+            }
         }
-        Ok(count)
     }
 
     /// Tells the peer that nothing more is read.

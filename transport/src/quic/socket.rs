@@ -71,11 +71,31 @@ impl Counters {
 pub(super) struct Guarded {
     inner: Arc<dyn AsyncUdpSocket>,
     counters: Arc<Counters>,
+    /// Segmentation was announced but does not work: send packets whole.
+    whole: AtomicBool,
 }
 
 impl Guarded {
     pub(super) fn new(inner: Arc<dyn AsyncUdpSocket>, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { inner, counters })
+        Arc::new(Self { inner, counters, whole: AtomicBool::new(false) })
+    }
+}
+
+impl Guarded {
+    /// A refused send of several packets is tried once more packet by packet:
+    /// some drivers announce segmentation and cannot do it.
+    fn fall_back(&self, transmit: &Transmit<'_>, error: &io::Error) {
+        let Some(size) = transmit.segment_size.filter(|size| *size > 0 && *size < transmit.contents.len())
+        else {
+            return self.counters.failed(error, transmit.destination);
+        };
+        for one in transmit.contents.chunks(size) {
+            let single = Transmit { contents: one, segment_size: None, ..transmit.clone() };
+            match self.inner.try_send(&single) {
+                Ok(()) => self.whole.store(true, Ordering::Relaxed),
+                Err(error) => return self.counters.failed(&error, transmit.destination),
+            }
+        }
     }
 }
 
@@ -88,7 +108,7 @@ impl AsyncUdpSocket for Guarded {
         match self.inner.try_send(transmit) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             Err(error) => {
-                self.counters.failed(&error, transmit.destination);
+                self.fall_back(transmit, &error);
                 Ok(())
             }
             Ok(()) => {
@@ -121,7 +141,7 @@ impl AsyncUdpSocket for Guarded {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.inner.max_transmit_segments()
+        if self.whole.load(Ordering::Relaxed) { 1 } else { self.inner.max_transmit_segments() }
     }
 
     fn max_receive_segments(&self) -> usize {
@@ -159,7 +179,9 @@ pub async fn probe(address: SocketAddr) -> Probe {
             socket.recv(&mut [0u8; 16]).await
         };
         match tokio::time::timeout(std::time::Duration::from_millis(150), ask).await {
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Probe::NothingListening,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Probe::NothingListening;
+            }
             Ok(Err(_)) => return Probe::Unreachable,
             Ok(Ok(_)) | Err(_) => {}
         }

@@ -78,8 +78,9 @@ mod tests {
     fn the_first_retry_after_a_loss_is_anywhere_in_the_spread() {
         let mut rng = StdRng::seed_from_u64(3);
         let spread = Duration::from_secs(20);
-        let first: Vec<_> =
-            (0..1_000).map(|_| Backoff::default().pause(Outage::Lost { spread }, &mut rng).as_secs()).collect();
+        let first: Vec<_> = (0..1_000)
+            .map(|_| Backoff::default().pause(Outage::Lost { spread }, &mut rng).as_secs())
+            .collect();
         for second in 0..20 {
             let share = first.iter().filter(|s| **s == second).count();
             assert!((20..100).contains(&share), "second {second} has {share} of 1000");

@@ -1,0 +1,12 @@
+//! The transport on a simulated network with a paused clock: what loss, holes,
+//! NATs, restarts and rude peers do to sessions and streams. Every case is
+//! deterministic by its seed.
+
+#![cfg(test)]
+
+mod hostile;
+mod links;
+mod outages;
+mod storm;
+mod streams;
+mod world;

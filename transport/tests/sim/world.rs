@@ -1,0 +1,301 @@
+//! A small world to test in: a network, a controlplane's end whose gate lets
+//! everybody in and answers streams, and links that dial it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session};
+use levers9_transport::address::{Address, Pin, Trust};
+use levers9_transport::dial::{Dialer, Resolve};
+use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
+use levers9_transport::quic::{Endpoint, Identity, Settings};
+use levers9_transport::sim::{self, Network};
+use levers9_transport::stream::Stream;
+use levers9_wire::v1::{self, RefuseCode, stream_open};
+use levers9_wire::{InstanceId, SessionId, valid};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+pub(crate) const HOST: &str = "10.0.0.1";
+pub(crate) const NAME: &str = "controlplane.test";
+
+pub(crate) fn server_address() -> SocketAddr {
+    format!("{HOST}:443").parse().unwrap()
+}
+
+pub(crate) fn client_address(number: u16) -> SocketAddr {
+    format!("10.1.{}.{}:5000", number / 250, number % 250 + 1).parse().unwrap()
+}
+
+pub(crate) struct World {
+    pub(crate) network: Network,
+    pub(crate) settings: Settings,
+    identity: Identity,
+    pin: Pin,
+    seed: u64,
+}
+
+/// Lets in everybody but who says "refused", and serves:
+/// `Log` echoes raw bytes, `Follow` sends `since_line` bytes, a `Call` gets one answer.
+#[derive(Default)]
+pub(crate) struct Open {
+    /// When each peer was let in.
+    pub(crate) arrivals: Mutex<Vec<Instant>>,
+    pub(crate) sessions: Mutex<Vec<SessionId>>,
+    pub(crate) endings: Mutex<Vec<Ending>>,
+    pub(crate) serving: AtomicUsize,
+    /// Streams to open to each peer.
+    pub(crate) open: AtomicUsize,
+}
+
+impl Gate for Open {
+    type Admitted = ();
+
+    async fn admit(&self, hello: valid::Hello, _peer: SocketAddr) -> Result<(v1::Welcome, ()), Refusal> {
+        if hello.token.expose() == "refused" {
+            return Err(Refusal::new(RefuseCode::TokenRevoked, "the token was revoked"));
+        }
+        self.arrivals.lock().unwrap().push(Instant::now());
+        Ok((v1::Welcome::default(), ()))
+    }
+
+    async fn serve(self: Arc<Self>, mut session: Session, (): ()) {
+        self.sessions.lock().unwrap().push(session.handle().id());
+        for _ in 0..self.open.load(Ordering::Relaxed) {
+            let run = stream_open::Kind::Run(v1::RunOpen::default());
+            if let Ok(mut stream) = session.handle().open(run).await {
+                stream.send.finish();
+            }
+        }
+        while let Some(opened) = session.next().await {
+            let gate = Arc::clone(&self);
+            tokio::spawn(async move {
+                gate.serving.fetch_add(1, Ordering::Relaxed);
+                serve_stream(opened).await;
+                gate.serving.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let ending = session.handle().ended().await;
+        self.endings.lock().unwrap().push(ending);
+    }
+}
+
+async fn serve_stream(opened: Opened) {
+    match opened.kind {
+        stream_open::Kind::Log(_) => {
+            let (Ok(mut send), (rest, mut recv)) =
+                (opened.stream.send.into_raw().await, opened.stream.recv.into_raw())
+            else {
+                return;
+            };
+            if send.write_all(rest).await.is_err() {
+                return;
+            }
+            while let Ok(Some(bytes)) = recv.read(64 * 1024).await {
+                if send.write_all(bytes).await.is_err() {
+                    return;
+                }
+            }
+            send.finish();
+        }
+        stream_open::Kind::Follow(follow) => {
+            let Ok(mut send) = opened.stream.send.into_raw().await else { return };
+            let mut left = usize::try_from(follow.since_line).unwrap();
+            let block = Bytes::from(vec![7u8; 64 * 1024]);
+            while left > 0 {
+                let piece = block.slice(..left.min(block.len()));
+                left -= piece.len();
+                if send.write_all(piece).await.is_err() {
+                    return;
+                }
+            }
+            send.finish();
+            let _delivered = send.delivered().await;
+        }
+        stream_open::Kind::Call(_) => {
+            let mut stream = opened.stream;
+            let answer =
+                v1::CallAnswer { answer: Some(v1::call_answer::Answer::WhoAmI(v1::WhoAmIAnswer::default())) };
+            if stream.send.send(&answer).await.is_ok() {
+                stream.send.finish();
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(crate) struct Me {
+    pub(crate) token: String,
+    pub(crate) instance: InstanceId,
+}
+
+impl Introduce for Me {
+    fn hello(&self) -> v1::Hello {
+        v1::Hello {
+            role: v1::Role::Worker.into(),
+            token: self.token.clone(),
+            instance: self.instance.to_wire(),
+            ..v1::Hello::default()
+        }
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) gate: Arc<Open>,
+    pub(crate) acceptor: Acceptor<Open>,
+    pub(crate) endpoint: Endpoint,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// As kill -9 does: no goodbye, the address is gone.
+    pub(crate) fn kill(self, world: &World) {
+        world.network.unplug(server_address());
+        self.task.abort();
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let (identity, pin) = sim::identity(&[HOST, NAME]);
+        Self { network: Network::new(seed), settings: Settings::default(), identity, pin, seed }
+    }
+
+    fn seed_for(&self, number: u16) -> [u8; 32] {
+        let mut seed = [0u8; 32];
+        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        seed[8..10].copy_from_slice(&number.to_le_bytes());
+        seed
+    }
+
+    pub(crate) fn server(&self) -> Server {
+        let socket = sim::as_socket(&self.network.socket(server_address()));
+        let endpoint =
+            Endpoint::on(socket, &self.settings, Some(&self.identity), Some(self.seed_for(u16::MAX)))
+                .unwrap();
+        let gate = Arc::new(Open::default());
+        let limits = Limits { ping_every: self.settings.ping_interval(), ..Limits::default() };
+        let handle = tokio::runtime::Handle::current();
+        let acceptor = Acceptor::new(endpoint.clone(), Arc::clone(&gate), limits, handle);
+        let runner = acceptor.clone();
+        Server { gate, acceptor, endpoint, task: tokio::spawn(async move { runner.run().await }) }
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        Address { host: HOST.to_owned(), port: 443, trust: Trust::Pins(vec![self.pin]) }
+    }
+
+    pub(crate) fn endpoint(&self, number: u16) -> Endpoint {
+        let socket = sim::as_socket(&self.network.socket(client_address(number)));
+        Endpoint::on(socket, &self.settings, None, Some(self.seed_for(number))).unwrap()
+    }
+
+    pub(crate) fn link(&self, number: u16) -> (Link, mpsc::Receiver<Opened>) {
+        self.link_as(number, "token", None)
+    }
+
+    pub(crate) fn link_as(
+        &self,
+        number: u16,
+        token: &str,
+        resolver: Option<(Arc<dyn Resolve>, &str)>,
+    ) -> (Link, mpsc::Receiver<Opened>) {
+        let mut address = self.address();
+        let mut rng = StdRng::from_seed(self.seed_for(number));
+        let me = Me { token: token.to_owned(), instance: InstanceId::new(0, &mut rng) };
+        if let Some((_, name)) = &resolver {
+            (*name).clone_into(&mut address.host);
+        }
+        let mut dialer = Dialer::new(address).without_probe();
+        if let Some((resolver, _)) = resolver {
+            dialer = dialer.with_resolver(resolver);
+        }
+        let (network, settings, seed) = (self.network.clone(), self.settings.clone(), self.seed_for(number));
+        let source = move || {
+            Endpoint::on(sim::as_socket(&network.socket(client_address(number))), &settings, None, Some(seed))
+        };
+        Link::start(dialer, Box::new(source), Arc::new(me), rng)
+    }
+}
+
+/// Waits for a session, in virtual time.
+pub(crate) async fn online(link: &Link, within: Duration) -> SessionId {
+    let (_, welcome) = timeout(within, link.online()).await.expect("online in time").unwrap();
+    SessionId::from_wire(&welcome.session).unwrap().unwrap()
+}
+
+/// Waits until this many peers have been let in since the server's start.
+pub(crate) async fn arrived(server: &Server, count: usize, within: Duration) {
+    let all_there = async {
+        while server.gate.arrivals.lock().unwrap().len() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if timeout(within, all_there).await.is_err() {
+        panic!("{} of {count} arrived within {within:?}", server.gate.arrivals.lock().unwrap().len());
+    }
+}
+
+/// Waits until a link is not online.
+pub(crate) async fn offline(link: &Link, within: Duration) {
+    let mut status = link.status();
+    let gone = status.wait_for(|s| !matches!(s, Status::Online { .. }));
+    timeout(within, gone).await.expect("offline in time").unwrap();
+}
+
+/// A stream the server fills with `bytes` bytes.
+pub(crate) async fn download(link: &Link, bytes: u64) -> Stream {
+    let follow = v1::FollowOpen { since_line: bytes, ..v1::FollowOpen::default() };
+    link.open(stream_open::Kind::Follow(follow)).await.unwrap()
+}
+
+/// Reads to the end and counts.
+pub(crate) async fn drain(stream: Stream) -> Result<u64, levers9_transport::quic::HalfError> {
+    let (first, mut recv) = stream.recv.into_raw();
+    let mut count = first.len() as u64;
+    while let Some(bytes) = recv.read(1 << 20).await? {
+        count += bytes.len() as u64;
+    }
+    Ok(count)
+}
+
+/// Sends `bytes` through an echo stream and compares.
+pub(crate) async fn echo(link: &Link, bytes: &[u8]) {
+    let stream = link.open(stream_open::Kind::Log(v1::LogOpen::default())).await.unwrap();
+    let mut send = stream.send.into_raw().await.unwrap();
+    let (first, mut recv) = stream.recv.into_raw();
+    let out = Bytes::copy_from_slice(bytes);
+    let writing = async move {
+        send.write_all(out).await.unwrap();
+        send.finish();
+        send.delivered().await.unwrap();
+    };
+    let reading = async move {
+        let mut back = first.to_vec();
+        while let Some(piece) = recv.read(1 << 20).await.unwrap() {
+            back.extend_from_slice(&piece);
+        }
+        back
+    };
+    let ((), back) = tokio::join!(writing, reading);
+    assert!(back == bytes, "{} bytes came back of {}", back.len(), bytes.len());
+}
+
+/// One call, answered.
+pub(crate) async fn call(link: &Link) {
+    try_call(link).await.unwrap();
+}
+
+/// One call, answered or broken.
+pub(crate) async fn try_call(link: &Link) -> Result<(), OpenError> {
+    let open = v1::CallOpen { request_id: vec![1; 16], request: None };
+    let mut stream = link.open(stream_open::Kind::Call(open)).await?;
+    stream.recv.expect::<v1::CallAnswer>().await?;
+    Ok(())
+}
