@@ -14,9 +14,9 @@ pub enum StoreError {
     /// outcome; repeat with the same request id.
     #[error("the database is unavailable")]
     Unavailable(#[source] sqlx::Error),
-    /// Every connection stayed in use for the whole acquire timeout.
+    /// No connection was to be had for the whole acquire timeout.
     #[error(
-        "no database connection became free within 5 s: the database is too slow, or its pool too small, for the load"
+        "no database connection within 5 s: the database is down or too slow, or its pool too small for the load"
     )]
     Exhausted,
     /// The process stops; repeat elsewhere.
@@ -79,12 +79,16 @@ impl From<sqlx::Error> for StoreError {
         match &error {
             E::PoolTimedOut => Self::Exhausted,
             E::PoolClosed => Self::ShuttingDown,
-            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => Self::Unavailable(error),
+            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {
+                Self::Unavailable(error)
+            }
             E::Database(refusal) => match refusal.kind() {
                 ErrorKind::UniqueViolation | ErrorKind::ForeignKeyViolation => {
                     Self::Conflict(refusal.constraint().unwrap_or(refusal.message()).to_owned())
                 }
-                ErrorKind::CheckViolation | ErrorKind::NotNullViolation => Self::Invalid("a value breaks a rule of its table"),
+                ErrorKind::CheckViolation | ErrorKind::NotNullViolation => {
+                    Self::Invalid("a value breaks a rule of its table")
+                }
                 _ => by_code(refusal.code().as_deref().unwrap_or_default())(error),
             },
             _ => Self::Refused(error),
@@ -123,7 +127,10 @@ mod tests {
             assert!(by_code(busy)(sqlx::Error::RowNotFound).is_retryable(), "{busy}");
         }
         for damaged in ["XX001", "11", "26"] {
-            assert!(matches!(by_code(damaged)(sqlx::Error::RowNotFound), StoreError::Damaged(_)), "{damaged}");
+            assert!(
+                matches!(by_code(damaged)(sqlx::Error::RowNotFound), StoreError::Damaged(_)),
+                "{damaged}"
+            );
         }
         for other in ["42601", "1", "", "aé12"] {
             assert!(matches!(by_code(other)(sqlx::Error::RowNotFound), StoreError::Refused(_)), "{other}");

@@ -8,7 +8,7 @@
 use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId};
 
 use super::sql::{Sql, number};
-use super::task_types::{Attempt, AttemptState, Container, ContainerState, Task, TaskNow, TaskStatus};
+use super::task_types::{Attempt, AttemptState, ContainerState, Task, TaskNow, TaskStatus};
 use super::{Store, StoreError, tasks};
 
 /// Which attempt a report is about.
@@ -71,31 +71,25 @@ pub enum Then {
     },
 }
 
-/// A task and the attempt a report is about, where the report counts.
-enum Judged {
-    Counts(Task, Attempt),
-    Duplicate,
-    Stale,
-}
-
-/// Whether a report counts, as things are now.
-fn judge(now: Option<TaskNow>, fence: &Fence, event: Option<u64>) -> Judged {
+/// The task and the attempt a report is about, as things are now; otherwise
+/// what becomes of a report that does not count.
+fn judge(now: Option<TaskNow>, fence: &Fence, event: Option<u64>) -> Result<(Task, Attempt), Applied> {
     let Some(TaskNow { task, attempt: Some(attempt), container: Some(container) }) = now else {
-        return Judged::Stale;
+        return Err(Applied::Stale);
     };
     let current = attempt.number == fence.number
         && attempt.container == fence.container
         && attempt.generation == fence.generation;
     if !current {
-        return Judged::Stale;
+        return Err(Applied::Stale);
     }
     if event.is_some_and(|event| event <= container.last_event) {
-        return Judged::Duplicate;
+        return Err(Applied::Duplicate);
     }
     if attempt.state.is_final() || task.status.is_final() {
-        return Judged::Stale;
+        return Err(Applied::Stale);
     }
-    Judged::Counts(task, attempt)
+    Ok((task, attempt))
 }
 
 /// Ends an attempt and its container.
@@ -106,18 +100,21 @@ pub(super) async fn end_attempt(
     reason: &str,
     now_ms: i64,
 ) -> Result<(), StoreError> {
-    let ended = sqlx::query("UPDATE attempts SET state = $3, reason = $4, ended_ms = $5 WHERE task = $1 AND number = $2")
-        .bind(attempt.task.to_wire())
-        .bind(i64::from(attempt.number.0))
-        .bind(state.word())
-        .bind(reason.to_owned())
-        .bind(now_ms);
+    let ended = sqlx::query(
+        "UPDATE attempts SET state = $3, reason = $4, ended_ms = $5 WHERE task = $1 AND number = $2",
+    )
+    .bind(attempt.task.to_wire())
+    .bind(i64::from(attempt.number.0))
+    .bind(state.word())
+    .bind(reason.to_owned())
+    .bind(now_ms);
     sql.execute(ended).await?;
-    let ended = sqlx::query("UPDATE containers SET state = $3, ended_ms = $4 WHERE id = $1 AND generation = $2")
-        .bind(attempt.container.to_wire())
-        .bind(number(attempt.generation.0)?)
-        .bind(ContainerState::Ended.word())
-        .bind(now_ms);
+    let ended =
+        sqlx::query("UPDATE containers SET state = $3, ended_ms = $4 WHERE id = $1 AND generation = $2")
+            .bind(attempt.container.to_wire())
+            .bind(number(attempt.generation.0)?)
+            .bind(ContainerState::Ended.word())
+            .bind(now_ms);
     sql.execute(ended).await.map(drop)
 }
 
@@ -150,7 +147,12 @@ async fn note_event(sql: &mut Sql<'_>, attempt: &Attempt, event: Option<u64>) ->
 }
 
 /// Moves a task that has not ended.
-async fn move_task(sql: &mut Sql<'_>, task: TaskId, status: TaskStatus, reason: &str) -> Result<(), StoreError> {
+async fn move_task(
+    sql: &mut Sql<'_>,
+    task: TaskId,
+    status: TaskStatus,
+    reason: &str,
+) -> Result<(), StoreError> {
     let moved = sqlx::query("UPDATE tasks SET status = $2, reason = $3 WHERE id = $1")
         .bind(task.to_wire())
         .bind(status.word())
@@ -177,7 +179,7 @@ async fn end_task(
     .bind(reason.to_owned())
     .bind(now_ms)
     // Nothing runs it again: its secrets need not outlive it.
-    .bind(Vec::new());
+    .bind(Vec::<u8>::new());
     sql.execute(ended).await.map(drop)
 }
 
@@ -189,10 +191,12 @@ async fn start(
 ) -> Result<TaskStatus, StoreError> {
     move_attempt(sql, &attempt, (AttemptState::Running, ContainerState::Running)).await?;
     note_event(sql, &attempt, Some(event)).await?;
-    let began = sqlx::query("UPDATE attempts SET started_ms = COALESCE(started_ms, $3) WHERE task = $1 AND number = $2")
-        .bind(attempt.task.to_wire())
-        .bind(i64::from(attempt.number.0))
-        .bind(now_ms);
+    let began = sqlx::query(
+        "UPDATE attempts SET started_ms = COALESCE(started_ms, $3) WHERE task = $1 AND number = $2",
+    )
+    .bind(attempt.task.to_wire())
+    .bind(i64::from(attempt.number.0))
+    .bind(now_ms);
     sql.execute(began).await?;
     let began = sqlx::query("UPDATE tasks SET started_ms = COALESCE(started_ms, $2) WHERE id = $1");
     sql.execute(began.bind(task.id.to_wire()).bind(now_ms)).await?;
@@ -200,7 +204,11 @@ async fn start(
     Ok(TaskStatus::Running)
 }
 
-async fn finish(sql: &mut Sql<'_>, (task, attempt): (Task, Attempt), finish: Finish) -> Result<TaskStatus, StoreError> {
+async fn finish(
+    sql: &mut Sql<'_>,
+    (task, attempt): (Task, Attempt),
+    finish: Finish,
+) -> Result<TaskStatus, StoreError> {
     if !finish.state.is_final() {
         return Err(StoreError::Invalid("an attempt ends with a final state"));
     }
@@ -266,7 +274,8 @@ async fn end_unheld(
     match &now.attempt {
         Some(attempt) if attempt.state.is_held() => return Ok(false),
         Some(attempt) if !attempt.state.is_final() => {
-            let state = if status == TaskStatus::Cancelled { AttemptState::Cancelled } else { AttemptState::Lost };
+            let state =
+                if status == TaskStatus::Cancelled { AttemptState::Cancelled } else { AttemptState::Lost };
             end_attempt(sql, attempt, state, reason, now_ms).await?;
         }
         _ => {}
@@ -284,11 +293,8 @@ impl Store {
         self.transact(move |sql| {
             Box::pin(async move {
                 match judge(tasks::locked(sql, fence.task).await?, &fence, Some(event)) {
-                    Judged::Counts(task, attempt) => {
-                        start(sql, (task, attempt), event, now_ms).await.map(Applied::Done)
-                    }
-                    Judged::Duplicate => Ok(Applied::Duplicate),
-                    Judged::Stale => Ok(Applied::Stale),
+                    Ok(counts) => start(sql, counts, event, now_ms).await.map(Applied::Done),
+                    Err(applied) => Ok(applied),
                 }
             })
         })
@@ -303,9 +309,8 @@ impl Store {
         self.transact(move |sql| {
             Box::pin(async move {
                 match judge(tasks::locked(sql, fence.task).await?, &fence, end.event) {
-                    Judged::Counts(task, attempt) => finish(sql, (task, attempt), end).await.map(Applied::Done),
-                    Judged::Duplicate => Ok(Applied::Duplicate),
-                    Judged::Stale => Ok(Applied::Stale),
+                    Ok(counts) => finish(sql, counts, end).await.map(Applied::Done),
+                    Err(applied) => Ok(applied),
                 }
             })
         })
@@ -318,14 +323,17 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn unreachable(&self, fence: Fence, retry: Option<String>, now_ms: i64) -> Result<Applied, StoreError> {
+    pub async fn unreachable(
+        &self,
+        fence: Fence,
+        retry: Option<String>,
+        now_ms: i64,
+    ) -> Result<Applied, StoreError> {
         self.transact(move |sql| {
             Box::pin(async move {
                 match judge(tasks::locked(sql, fence.task).await?, &fence, None) {
-                    Judged::Counts(task, attempt) => {
-                        lose_sight(sql, (task, attempt), retry.as_deref(), now_ms).await.map(Applied::Done)
-                    }
-                    _ => Ok(Applied::Stale),
+                    Ok(counts) => lose_sight(sql, counts, retry.as_deref(), now_ms).await.map(Applied::Done),
+                    Err(applied) => Ok(applied),
                 }
             })
         })
@@ -340,9 +348,9 @@ impl Store {
         self.transact(move |sql| {
             Box::pin(async move {
                 match judge(tasks::locked(sql, fence.task).await?, &fence, None) {
-                    Judged::Counts(_, attempt) if attempt.state.is_held() => Ok(Applied::Duplicate),
-                    Judged::Counts(task, attempt) => regain(sql, (task, attempt)).await.map(Applied::Done),
-                    _ => Ok(Applied::Stale),
+                    Ok((_, attempt)) if attempt.state.is_held() => Ok(Applied::Duplicate),
+                    Ok(counts) => regain(sql, counts).await.map(Applied::Done),
+                    Err(applied) => Ok(applied),
                 }
             })
         })
@@ -355,14 +363,20 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn cancel(&self, task: TaskId, reason: String, now_ms: i64) -> Result<Option<TaskNow>, StoreError> {
+    pub async fn cancel(
+        &self,
+        task: TaskId,
+        reason: String,
+        now_ms: i64,
+    ) -> Result<Option<TaskNow>, StoreError> {
         let done = self.transact(move |sql| {
             Box::pin(async move {
                 let Some(now) = tasks::locked(sql, task).await? else { return Ok(()) };
                 if now.task.status.is_final() {
                     return Ok(());
                 }
-                let asked = sqlx::query("UPDATE tasks SET cancel_reason = COALESCE(cancel_reason, $2) WHERE id = $1");
+                let asked =
+                    sqlx::query("UPDATE tasks SET cancel_reason = COALESCE(cancel_reason, $2) WHERE id = $1");
                 sql.execute(asked.bind(task.to_wire()).bind(reason.clone())).await?;
                 let reason = now.task.cancel_reason.as_ref().unwrap_or(&reason);
                 end_unheld(sql, &now, (TaskStatus::Cancelled, reason), now_ms).await.map(drop)

@@ -30,7 +30,9 @@ const STEPS: &[Step] = &[Step {
 /// Applies what is missing, each step in a transaction.
 pub(super) async fn run(connection: &mut AnyConnection, dialect: Dialect) -> Result<(), StoreError> {
     let migrator = Migrator::with_migrations(STEPS.iter().map(|step| step.of(dialect)).collect());
-    migrator.run(connection).await.map_err(StoreError::Migrate)
+    // `run` does the same, but the compiler does not see that its future is
+    // `Send`: it borrows through a trait with a lifetime.
+    migrator.run_direct(None, connection, false).await.map_err(StoreError::Migrate)
 }
 
 impl Step {

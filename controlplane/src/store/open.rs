@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{Any, ConnectOptions, Pool};
+use sqlx::{Any, ConnectOptions};
 
 use super::{Store, StoreError, migrate};
 
@@ -116,6 +116,11 @@ async fn open_sqlite(url: &str) -> Result<Store, StoreError> {
         let (folder, file) = FolderLock::take(Path::new(path))?;
         (AnyConnectOptions::from_str(&sqlite_url(&file)?)?, Some(Arc::new(folder)))
     };
+    // The pool would repeat a set-up that fails until its timeout, and say no
+    // more than that: what is wrong with the file is found out before.
+    let mut probe = options.connect().await?;
+    sqlx::raw_sql(SQLITE_SETUP).execute(&mut probe).await?;
+    drop(sqlx::Connection::close(probe).await);
     // The one connection lives as long as the pool: SQLite in memory is gone
     // with it. It needs no test before use, there is no network to lose it.
     let pool = pool_options(SQLITE_SETUP)

@@ -110,10 +110,11 @@ impl Store {
                 }
                 sql.execute(insert_container(now.task, &placement)?).await?;
                 sql.execute(insert_attempt(&placement)?).await?;
-                let counted = sqlx::query("UPDATE tasks SET attempts = $2, lines_reserved = $3 WHERE id = $1")
-                    .bind(placement.task.to_wire())
-                    .bind(i64::from(placement.number.0))
-                    .bind(number(placement.lines_reserved)?);
+                let counted =
+                    sqlx::query("UPDATE tasks SET attempts = $2, lines_reserved = $3 WHERE id = $1")
+                        .bind(placement.task.to_wire())
+                        .bind(i64::from(placement.number.0))
+                        .bind(number(placement.lines_reserved)?);
                 sql.execute(counted).await?;
                 Ok(true)
             })

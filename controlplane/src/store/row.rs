@@ -95,7 +95,10 @@ impl<'r> Row<'r> {
         self.opt_blob(column)?.map(read).transpose()
     }
 
-    pub(super) fn id<T: for<'b> TryFrom<&'b [u8], Error = BadId>>(&self, column: &str) -> Result<T, StoreError> {
+    pub(super) fn id<T: for<'b> TryFrom<&'b [u8], Error = BadId>>(
+        &self,
+        column: &str,
+    ) -> Result<T, StoreError> {
         self.there(column, self.opt_id(column)?)
     }
 

@@ -150,12 +150,13 @@ impl Store {
         Ok(self.tasks_now(now_where("t.id = $1").bind(id.to_wire())).await?.pop())
     }
 
-    /// The environment of a task, sealed.
+    /// The environment of a task, sealed; empty once the task has ended.
     ///
     /// # Errors
     /// When the database fails.
     pub async fn task_env(&self, id: TaskId) -> Result<Option<Sealed>, StoreError> {
-        let row = self.fetch_one(sqlx::query("SELECT env FROM tasks WHERE id = $1").bind(id.to_wire())).await?;
+        let row =
+            self.fetch_one(sqlx::query("SELECT env FROM tasks WHERE id = $1").bind(id.to_wire())).await?;
         row.map(|row| Row::new(&row, "tasks").blob("env").map(Sealed)).transpose()
     }
 
@@ -186,7 +187,8 @@ impl Store {
             conditions.push(format!("t.id < ${}", ids.len()));
         }
         if !filter.statuses.is_empty() {
-            conditions.push(format!("t.status IN ({})", words(filter.statuses.iter().map(|status| status.word()))));
+            conditions
+                .push(format!("t.status IN ({})", words(filter.statuses.iter().map(|status| status.word()))));
         }
         let limit = page(filter.limit);
         let query = now_where(&format!("{} ORDER BY t.id DESC LIMIT {limit}", conditions.join(" AND ")));

@@ -167,9 +167,11 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn tokens(&self, scope: Scope, all: bool, now_ms: i64) -> Result<Vec<Token>, StoreError> {
-        let good = if all { "" } else { " AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)" };
-        let statement =
-            format!("SELECT {COLUMNS} FROM tokens WHERE ($1 IS NULL OR workspace = $1){good} ORDER BY id DESC");
+        let good =
+            if all { "" } else { " AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)" };
+        let statement = format!(
+            "SELECT {COLUMNS} FROM tokens WHERE ($1 IS NULL OR workspace = $1){good} ORDER BY id DESC"
+        );
         let statement = query(statement).bind(scope.bytes());
         let statement = if all { statement } else { statement.bind(now_ms) };
         self.fetch(statement).await?.iter().map(Token::read).collect()
@@ -180,7 +182,12 @@ impl Store {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn revoke_token(&self, id: TokenId, scope: Scope, now_ms: i64) -> Result<Option<Token>, StoreError> {
+    pub async fn revoke_token(
+        &self,
+        id: TokenId,
+        scope: Scope,
+        now_ms: i64,
+    ) -> Result<Option<Token>, StoreError> {
         let revoked = query(format!(
             "UPDATE tokens SET revoked_ms = COALESCE(revoked_ms, $3) \
              WHERE id = $1 AND ($2 IS NULL OR workspace = $2) RETURNING {COLUMNS}"
@@ -215,11 +222,14 @@ impl Store {
         self.transact(move |sql| {
             Box::pin(async move {
                 let lock = sql.dialect().for_update();
-                let found = query(format!("SELECT {COLUMNS} FROM tokens WHERE id = $1{lock}")).bind(id.to_wire());
+                let found =
+                    query(format!("SELECT {COLUMNS} FROM tokens WHERE id = $1{lock}")).bind(id.to_wire());
                 let Some(row) = sql.fetch_one(found).await? else { return Ok(None) };
                 let claim = judge_claim(&Token::read(&row)?, instance, now_ms);
                 if claim == EnrolmentClaim::First {
-                    let claimed = sqlx::query("UPDATE tokens SET claimed_instance = $2, last_used_ms = $3 WHERE id = $1");
+                    let claimed = sqlx::query(
+                        "UPDATE tokens SET claimed_instance = $2, last_used_ms = $3 WHERE id = $1",
+                    );
                     sql.execute(claimed.bind(id.to_wire()).bind(instance.to_wire()).bind(now_ms)).await?;
                 }
                 Ok(Some(claim))
@@ -233,7 +243,8 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn confirm_enrolment(&self, id: TokenId) -> Result<bool, StoreError> {
-        let query = sqlx::query("UPDATE tokens SET confirmed = 1 WHERE id = $1 AND claimed_instance IS NOT NULL");
+        let query =
+            sqlx::query("UPDATE tokens SET confirmed = 1 WHERE id = $1 AND claimed_instance IS NOT NULL");
         Ok(self.execute(query.bind(id.to_wire())).await? > 0)
     }
 }

@@ -59,7 +59,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when the name is taken.
-    pub async fn create_workspace(&self, workspace: Workspace, token: Option<Token>) -> Result<(), StoreError> {
+    pub async fn create_workspace(
+        &self,
+        workspace: Workspace,
+        token: Option<Token>,
+    ) -> Result<(), StoreError> {
         self.transact(move |sql| {
             Box::pin(async move {
                 sql.execute(workspace.insert()).await?;
@@ -77,7 +81,8 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn workspaces(&self) -> Result<Vec<Workspace>, StoreError> {
-        let rows = self.fetch(sqlx::query("SELECT id, name, created_ms FROM workspaces ORDER BY name")).await?;
+        let rows =
+            self.fetch(sqlx::query("SELECT id, name, created_ms FROM workspaces ORDER BY name")).await?;
         rows.iter().map(Workspace::read).collect()
     }
 
@@ -86,7 +91,8 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn workspace(&self, id: WorkspaceId) -> Result<Option<Workspace>, StoreError> {
-        let query = sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE id = $1").bind(id.to_wire());
+        let query =
+            sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE id = $1").bind(id.to_wire());
         self.fetch_one(query).await?.as_ref().map(Workspace::read).transpose()
     }
 
@@ -95,7 +101,8 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn workspace_by_name(&self, name: &str) -> Result<Option<Workspace>, StoreError> {
-        let query = sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE name = $1").bind(name.to_owned());
+        let query =
+            sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE name = $1").bind(name.to_owned());
         self.fetch_one(query).await?.as_ref().map(Workspace::read).transpose()
     }
 
