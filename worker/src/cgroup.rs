@@ -71,7 +71,10 @@ impl Cgroups {
     pub(crate) fn detect() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self { memory: locate(Controller::Memory, &mounts, &own), cpu: locate(Controller::Cpu, &mounts, &own) }
+        Self {
+            memory: locate(Controller::Memory, &mounts, &own),
+            cpu: locate(Controller::Cpu, &mounts, &own),
+        }
     }
 
     /// Makes the groups for a container. A limit that cannot be had is `None`
@@ -80,7 +83,8 @@ impl Cgroups {
         let mut group = Group::default();
         let mut why = [None, None];
         if let Some(bytes) = limits.memory_bytes {
-            match make(Controller::Memory, &self.memory, name, |own, folder| limit_memory(own, folder, bytes)) {
+            match make(Controller::Memory, &self.memory, name, |own, folder| limit_memory(own, folder, bytes))
+            {
                 Ok(made) => group.memory = Some(made),
                 Err(words) => why[0] = Some(words),
             }
@@ -112,7 +116,10 @@ impl Cgroups {
                 let (quota, period) = text.trim().split_once(' ')?;
                 (quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?)
             } else {
-                (read_number(&folder.join("cpu.cfs_quota_us"))?, read_number(&folder.join("cpu.cfs_period_us"))?)
+                (
+                    read_number(&folder.join("cpu.cfs_quota_us"))?,
+                    read_number(&folder.join("cpu.cfs_period_us"))?,
+                )
             };
             (quota.saturating_mul(1_000)).checked_div(period)
         })
@@ -192,7 +199,8 @@ struct Mount<'a> {
 /// The folder of a group, given which mount shows it.
 fn place(mounts: &str, wanted: impl Fn(&Mount<'_>) -> bool, path: &str, version_2: bool) -> Option<Own> {
     let mount = mounts.lines().filter_map(read_mount).find(wanted)?;
-    let below = Path::new(path).strip_prefix(mount.root).or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
+    let below =
+        Path::new(path).strip_prefix(mount.root).or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
     let top = below.as_os_str().is_empty();
     Some(Own { folder: Path::new(mount.point).join(below), version_2, top })
 }
@@ -308,7 +316,10 @@ mod tests {
     #[test]
     fn finds_version_1_before_version_2() {
         let groups = "4:memory:/a/b\n1:cpu,cpuacct:/\n0::/\n";
-        assert_eq!(locate(Controller::Memory, HYBRID, groups), own("/sys/fs/cgroup/memory/a/b", false, false));
+        assert_eq!(
+            locate(Controller::Memory, HYBRID, groups),
+            own("/sys/fs/cgroup/memory/a/b", false, false)
+        );
         assert_eq!(locate(Controller::Cpu, HYBRID, groups), own("/sys/fs/cgroup/cpu,cpuacct", false, true));
         assert!(locate(Controller::Cpu, "", groups).is_err());
     }
@@ -317,7 +328,10 @@ mod tests {
     fn finds_version_2_through_the_root_of_its_mount() {
         let mounts = "30 23 0:25 /pods/x /sys/fs/cgroup rw - cgroup2 cgroup rw,nsdelegate\n";
         assert_eq!(locate(Controller::Memory, mounts, "0::/pods/x\n"), own("/sys/fs/cgroup", true, true));
-        assert_eq!(locate(Controller::Memory, mounts, "0::/pods/x/y\n"), own("/sys/fs/cgroup/y", true, false));
+        assert_eq!(
+            locate(Controller::Memory, mounts, "0::/pods/x/y\n"),
+            own("/sys/fs/cgroup/y", true, false)
+        );
     }
 
     #[test]
@@ -329,10 +343,11 @@ mod tests {
         }
         let own = Own { folder: root.path().to_owned(), version_2: true, top: true };
         let groups = Cgroups { memory: Ok(own.clone()), cpu: Ok(own) };
-        let (group, why) = groups.create("c", Limits { memory_bytes: Some(1 << 20), cpu_millis: Some(1_500) });
+        let (group, why) =
+            groups.create("c", Limits { memory_bytes: Some(1 << 20), cpu_millis: Some(1_500) });
         assert_eq!(why, [None, None]);
         let folder = root.path().join(PARENT).join("c");
-        assert_eq!(group.folders(), [folder.clone()]);
+        assert_eq!(group.folders(), std::slice::from_ref(&folder));
         assert_eq!(fs::read_to_string(folder.join("cpu.max")).expect("readable"), "150000 100000");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).expect("readable"), "1048576");
         fs::write(folder.join("memory.events"), "oom 2\noom_kill 1\n").expect("written");

@@ -22,7 +22,8 @@ pub struct Gpus {
 pub fn measure(runtime: &str, node: &str, gpus: Gpus) -> v1::WorkerFacts {
     let groups = Cgroups::detect();
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let installed = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text)).unwrap_or(0);
+    let installed =
+        fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text)).unwrap_or(0);
     v1::WorkerFacts {
         hostname: hostname(),
         cpu_millis: capped(cores * 1_000, groups.own_cpu_limit()),

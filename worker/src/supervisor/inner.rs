@@ -148,9 +148,9 @@ fn join_and_start(command: &Command) -> Result<Pid, Outcome> {
         })?;
     }
     let child = launch::start(command)?;
-    i32::try_from(child.id()).map(Pid::from_raw).map_err(|_| Outcome::StartFailed {
-        words: format!("process number {} is out of range", child.id()),
-    })
+    i32::try_from(child.id())
+        .map(Pid::from_raw)
+        .map_err(|_| Outcome::StartFailed { words: format!("process number {} is out of range", child.id()) })
 }
 
 /// The signals that are passed on, as they come.
@@ -172,8 +172,11 @@ impl Forwarded {
 
     async fn next(&mut self) -> Signal {
         poll_fn(|context| {
-            let ready = self.0.iter_mut().find(|(_, stream)| stream.poll_recv(context).is_ready());
-            ready.map_or(Poll::Pending, |(signal, _)| Poll::Ready(*signal))
+            let mut caught = self
+                .0
+                .iter_mut()
+                .filter_map(|(signal, stream)| stream.poll_recv(context).is_ready().then_some(*signal));
+            caught.next().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -225,7 +228,8 @@ fn await_killed(command: Pid) -> Outcome {
 /// Kills every process of the container but this one. In a namespace that is
 /// one call, and what it misses dies with process 1.
 fn kill_everything(mode: Mode) -> Vec<i32> {
-    let reap_all = || while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(s) if s != WaitStatus::StillAlive) {};
+    let reap_all =
+        || while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(s) if s != WaitStatus::StillAlive) {};
     if mode == Mode::Plain {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         return proc::kill_until_gone(|| proc::descendants(own), reap_all, PATIENCE);

@@ -40,7 +40,9 @@ pub(super) fn start(command: &Command) -> Result<Child, Outcome> {
 fn check_workdir(workdir: &Path) -> Result<(), Outcome> {
     match std::fs::metadata(workdir) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Outcome::StartFailed { words: format!("working directory {workdir:?} is not a folder") }),
+        Ok(_) => {
+            Err(Outcome::StartFailed { words: format!("working directory {workdir:?} is not a folder") })
+        }
         Err(error) => Err(Outcome::StartFailed { words: format!("working directory {workdir:?}: {error}") }),
     }
 }
@@ -100,7 +102,9 @@ fn not_executable(path: &Path, why: &str) -> Outcome {
 fn explain(path: &Path, error: &io::Error) -> Outcome {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT) => not_executable(path, "its interpreter or loader does not exist"),
-        Some(Errno::ENOEXEC) => not_executable(path, "exec format error; a script needs a first line like #!/bin/sh"),
+        Some(Errno::ENOEXEC) => {
+            not_executable(path, "exec format error; a script needs a first line like #!/bin/sh")
+        }
         Some(errno @ (Errno::EACCES | Errno::EPERM | Errno::ELIBBAD | Errno::ETXTBSY)) => {
             not_executable(path, errno.desc())
         }

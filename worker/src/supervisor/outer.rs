@@ -36,7 +36,7 @@ pub(super) fn run(folder: &Path, namespaces: bool) -> i32 {
         Err(error) => Some(Outcome::StartFailed { words: format!("cannot start the supervisor: {error}") }),
         Ok(mut inner) => {
             report(&inner);
-            inner.wait().map_or_else(|error| Some(lost(&error.to_string())), |status| unexpected(status))
+            inner.wait().map_or_else(|error| Some(lost(&error.to_string())), unexpected)
         }
     };
     // A PID namespace is empty once its first process is gone.
@@ -58,8 +58,11 @@ pub(super) fn run(folder: &Path, namespaces: bool) -> i32 {
 /// Closes whatever the process that started the worker leaked into it.
 fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let open: Vec<i32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
+    let open: Vec<i32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2)
+        .collect();
     for fd in open {
         // The folder's own descriptor was among them and is closed already.
         let _gone = nix::unistd::close(fd);
@@ -108,5 +111,7 @@ fn lost(words: &str) -> Outcome {
 }
 
 fn reap() {
-    while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive) {}
+    while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
+    {
+    }
 }

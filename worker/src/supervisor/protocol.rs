@@ -28,7 +28,10 @@ pub(crate) struct Command {
 
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Command").field("argv", &self.argv).field("workdir", &self.workdir).finish_non_exhaustive()
+        f.debug_struct("Command")
+            .field("argv", &self.argv)
+            .field("workdir", &self.workdir)
+            .finish_non_exhaustive()
     }
 }
 

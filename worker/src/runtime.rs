@@ -1,0 +1,164 @@
+//! What starts containers and ends them. `process` is here; `runc` and
+//! `runsc` will implement the same trait. A runtime keeps no list: what it
+//! started belongs to the caller, and ends when the caller lets go of it.
+
+mod process;
+mod recover;
+
+use std::io::PipeReader;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use levers9_wire::{ContainerId, Generation};
+use tokio::sync::watch;
+
+pub use crate::cgroup::Limits;
+pub use process::{Process, Settings};
+pub use recover::Recovered;
+
+/// The name of a container's folder below the worker's data folder.
+#[must_use]
+pub fn folder_name(container: ContainerId, generation: Generation) -> String {
+    format!("{container}.{generation}")
+}
+
+/// What to start.
+pub struct Launch {
+    /// Which container.
+    pub container: ContainerId,
+    /// Which incarnation.
+    pub generation: Generation,
+    /// A folder of its own, named by [`folder_name`].
+    pub folder: PathBuf,
+    /// Program and arguments; never empty.
+    pub argv: Vec<String>,
+    /// The whole environment; of two with one name the later counts.
+    pub env: Vec<(String, Vec<u8>)>,
+    /// Where it runs.
+    pub workdir: PathBuf,
+    /// Limits to enforce.
+    pub limits: Limits,
+}
+
+impl std::fmt::Debug for Launch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Launch")
+            .field("container", &self.container)
+            .field("argv", &self.argv)
+            .field("workdir", &self.workdir)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A container that runs. Dropping it kills it.
+pub struct Running {
+    /// Its command's process number, as this process sees it.
+    pub pid: u32,
+    /// Its output. To be read from now on: a full pipe stops the command.
+    pub stdout: PipeReader,
+    /// Its errors, likewise.
+    pub stderr: PipeReader,
+    /// What the user should know: limits that could not be enforced.
+    pub notes: Vec<String>,
+    /// Signals it.
+    pub control: Control,
+    /// Resolves when no process of it is left, also those it put into the
+    /// background. To be polled all the time: it also passes on the signals.
+    pub end: Pin<Box<dyn Future<Output = End> + Send>>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").field("pid", &self.pid).field("notes", &self.notes).finish_non_exhaustive()
+    }
+}
+
+/// How far a container is asked to end. Later ones include earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pressure {
+    None,
+    Terminate,
+    Kill,
+}
+
+/// Signals one container. Never waits.
+#[derive(Debug)]
+pub struct Control(watch::Sender<Pressure>);
+
+impl Control {
+    pub(crate) fn new() -> (Self, watch::Receiver<Pressure>) {
+        let (sender, receiver) = watch::channel(Pressure::None);
+        (Self(sender), receiver)
+    }
+
+    /// SIGTERM to the command's process group, once.
+    pub fn terminate(&self) {
+        self.press(Pressure::Terminate);
+    }
+
+    /// SIGKILL to everything of the container.
+    pub fn kill(&self) {
+        self.press(Pressure::Kill);
+    }
+
+    fn press(&self, pressure: Pressure) {
+        self.0.send_if_modified(|current| {
+            let more = pressure > *current;
+            *current = pressure.max(*current);
+            more
+        });
+    }
+}
+
+/// Why a container did not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{words}")]
+pub struct StartFailure {
+    /// What a shell would exit with: 127 not found, 126 not executable, 125
+    /// anything else.
+    pub exit_code: i32,
+    /// What failed, with which value.
+    pub words: String,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// How its command ended.
+    pub how: How,
+    /// What else the user should know; may be empty.
+    pub note: String,
+}
+
+/// How a container's command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum How {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal ended it.
+    Signaled(i32),
+    /// The memory limit ended it; words that name the limit.
+    OutOfMemory(String),
+    /// It is dead, but nobody saw how; words that say what is known.
+    Lost(String),
+}
+
+/// A way to run containers.
+#[async_trait]
+pub trait Runtime: Send + Sync + std::fmt::Debug {
+    /// Its name, as in a worker's facts.
+    fn name(&self) -> &'static str;
+
+    /// Whether containers are not kept apart, so that all on one worker must
+    /// belong to one workspace.
+    fn serves_one_workspace(&self) -> bool;
+
+    /// Starts a container; returns when its command runs.
+    async fn start(&self, launch: Launch) -> Result<Running, StartFailure>;
+
+    /// Kills what an earlier worker left in the folders below `root` and
+    /// removes these folders. To be called before anything is started.
+    async fn recover(&self, root: &Path) -> std::io::Result<Recovered>;
+}
