@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
-use aws_lc_rs::{digest, rand};
+use aws_lc_rs::{digest, hmac, rand};
 use levers9_wire::token::Secret;
 
 /// How many bytes of a key's hash name it.
@@ -75,6 +75,8 @@ type KeyId = [u8; KEY_ID];
 pub struct Keyring {
     current: KeyId,
     keys: HashMap<KeyId, RandomizedNonceKey>,
+    /// What other keys are derived from; never used with the cipher itself.
+    seed: hmac::Key,
 }
 
 impl fmt::Debug for Keyring {
@@ -94,7 +96,7 @@ impl Keyring {
             let cipher = RandomizedNonceKey::new(&AES_256_GCM, key).map_err(|_| KeyFileError::Failed)?;
             keys.insert(key_id(key), cipher);
         }
-        Ok(Self { current: key_id(current), keys })
+        Ok(Self { current: key_id(current), keys, seed: hmac::Key::new(hmac::HMAC_SHA512, current) })
     }
 
     /// The keys of a file, which is created with a fresh one when absent: in
@@ -125,6 +127,15 @@ impl Keyring {
         let (current, previous) =
             keys.split_first().ok_or_else(|| KeyFileError::Malformed(path.to_owned()))?;
         Self::new(current, previous).map(Some)
+    }
+
+    /// Sixty-four bytes that follow from the current key and a purpose, for
+    /// keys that are to outlive a process and need no file of their own.
+    #[must_use]
+    pub fn derive(&self, purpose: &[u8]) -> [u8; 64] {
+        let mut derived = [0u8; 64];
+        derived.copy_from_slice(hmac::sign(&self.seed, purpose).as_ref());
+        derived
     }
 
     /// Seals bytes. `aad` says what they are for; they open only with the same.

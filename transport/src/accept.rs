@@ -125,7 +125,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Session {
     handle: SessionHandle,
-    incoming: mpsc::Receiver<Opened>,
+    incoming: mpsc::Receiver<Box<Opened>>,
 }
 
 impl Session {
@@ -134,7 +134,7 @@ impl Session {
     pub async fn next(&mut self) -> Option<Opened> {
         tokio::select! {
             biased;
-            opened = self.incoming.recv() => opened,
+            opened = self.incoming.recv() => opened.map(|o| *o),
             _ended = self.handle.ended() => None,
         }
     }
@@ -153,7 +153,6 @@ pub struct SessionHandle {
     carrier: Carrier,
     rtt_us: Arc<AtomicU64>,
     ending: watch::Receiver<Option<Ending>>,
-    control: mpsc::Sender<control_frame::Kind>,
 }
 
 impl fmt::Debug for SessionHandle {
@@ -198,11 +197,6 @@ impl SessionHandle {
     /// Ends the session now, with a code and words.
     pub fn close(&self, why: ResetCode, words: &str) {
         self.carrier.close(why, words);
-    }
-
-    /// Puts a control frame in line; dropped when sixteen wait already.
-    pub fn tell(&self, kind: control_frame::Kind) {
-        let _full_or_gone = self.control.try_send(kind);
     }
 
     /// Whether it has ended.
@@ -397,17 +391,16 @@ impl<G: Gate> Acceptor<G> {
         admitted: G::Admitted,
     ) {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
-        let (control, to_tell) = mpsc::channel(16);
         let (ended, ending) = watch::channel(None);
         let rtt_us = Arc::new(AtomicU64::new(0));
         let handle =
-            SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending, control };
+            SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending };
         let counted = Counted::new(&self.gauges, |g| &g.sessions);
         let keeper = Keeper {
             carrier: carrier.clone(),
             send,
             recv,
-            to_tell,
+           
             rtt_us,
             ping_every: self.limits.ping_every,
         };
@@ -449,7 +442,6 @@ struct Keeper {
     carrier: Carrier,
     send: FrameSend,
     recv: FrameRecv,
-    to_tell: mpsc::Receiver<control_frame::Kind>,
     rtt_us: Arc<AtomicU64>,
     ping_every: Duration,
 }
@@ -475,10 +467,6 @@ impl Keeper {
                     Ok(None) => return self.give_up(Lost::Protocol("the control stream ended".to_owned())),
                     Err(error) => return self.give_up(lost_by(error)),
                 },
-                Some(kind) = self.to_tell.recv() => {
-                    let _too_large = self.send.queue(&frame(kind));
-                    continue;
-                }
                 () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
             };
             match due {

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
 use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits};
 use rand::rngs::StdRng;
@@ -104,7 +105,7 @@ impl Link {
         endpoints: EndpointSource,
         introduce: Arc<dyn Introduce>,
         rng: StdRng,
-    ) -> (Self, mpsc::Receiver<Opened>) {
+    ) -> (Self, mpsc::Receiver<Box<Opened>>) {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
         let (status, watched) = watch::channel(Status::Dialing);
         let stop = CancellationToken::new();
@@ -225,7 +226,7 @@ struct Runner {
     backoff: Backoff,
     rng: StdRng,
     status: watch::Sender<Status>,
-    opened: mpsc::Sender<Opened>,
+    opened: mpsc::Sender<Box<Opened>>,
     stop: CancellationToken,
     spread: Duration,
 }
@@ -456,9 +457,10 @@ async fn say_goodbye(carrier: &Carrier, send: &mut FrameSend, recv: &mut FrameRe
     carrier.close(ResetCode::Done, "");
 }
 
-/// Hands on the streams a peer opens until the carrier is gone. Each is read
-/// by a task of its own, so that one that says nothing holds up no other.
-pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Opened>) {
+/// Hands on the streams a peer opens until the carrier is gone. Most have said
+/// what they are when they arrive; one that has not gets a task of its own, so
+/// that it holds up no other.
+pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Box<Opened>>) {
     let mut opening = tokio::task::JoinSet::new();
     let guard = carrier.guard();
     tokio::pin!(guard);
@@ -468,14 +470,35 @@ pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Opened
             accepted = carrier.accept() => {
                 let Ok((send, recv)) = accepted else { return };
                 let opened = opened.clone();
-                opening.spawn(async move {
-                    match read_open(send, recv).await {
-                        Ok(stream) => { let _nobody = opened.send(stream).await; }
-                        Err(error) => tracing::debug!(%error, "a stream was not opened"),
+                let mut reading = Box::pin(read_open(send, recv));
+                match (&mut reading).now_or_never() {
+                    Some(read) => {
+                        if let Some(waiting) = hand_on(read, &opened) {
+                            opening.spawn(async move { let _nobody = opened.send(waiting).await; });
+                        }
                     }
-                });
+                    None => {
+                        opening.spawn(async move {
+                            if let Some(stream) = reported(reading.await) {
+                                let _nobody = opened.send(stream).await;
+                            }
+                        });
+                    }
+                }
             }
             Some(_) = opening.join_next() => {}
         }
     }
+}
+
+/// Puts an opened stream in line, or gives it back when the line is full.
+fn hand_on(read: Result<Opened, StreamError>, line: &mpsc::Sender<Box<Opened>>) -> Option<Box<Opened>> {
+    match line.try_send(reported(read)?) {
+        Err(mpsc::error::TrySendError::Full(waiting)) => Some(waiting),
+        Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => None,
+    }
+}
+
+fn reported(read: Result<Opened, StreamError>) -> Option<Box<Opened>> {
+    read.inspect_err(|error| tracing::debug!(%error, "a stream was not opened")).ok().map(Box::new)
 }

@@ -47,6 +47,12 @@ macro_rules! id {
                 Self::new(crate::clock::unix_millis(), &mut rand::rng())
             }
 
+            /// The identifier with these bytes.
+            #[must_use]
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
             /// The 16 bytes as a message field holds them.
             #[must_use]
             pub fn to_wire(self) -> Vec<u8> {

@@ -1,13 +1,15 @@
-//! The part of a levers9 worker that runs containers and keeps their logs.
+//! The levers9 worker: runs containers, keeps their logs, and reports both to
+//! its controlplane over the one session it opens outbound.
 //!
 //! [`containers::Containers`] owns every container: it starts them through a
 //! [`runtime::Runtime`], journals their life as wire events and keeps their
-//! output in a [`spool::Spool`] until it is acknowledged. A session talks to
-//! it; nothing here opens a network connection.
+//! output in a [`spool::Spool`] until it is acknowledged. [`session::Worker`] is
+//! the session around it; nothing here listens on the network.
 //!
 //! Every binary that embeds this crate calls [`run_if_supervisor`] first in
 //! `main`: the `process` runtime re-executes the binary it runs in.
 
+pub mod args;
 pub mod capacity;
 mod cgroup;
 pub mod containers;
@@ -15,6 +17,7 @@ pub mod facts;
 pub mod life;
 mod proc;
 pub mod runtime;
+pub mod session;
 pub mod spool;
 mod supervisor;
 

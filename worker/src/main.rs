@@ -1,12 +1,54 @@
-//! The `levers9-worker` binary.
+//! The `levers9-worker` binary: runs a worker until it is told to stop.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use std::io::Write;
+use clap::Parser as _;
+use levers9_transport::link::Status;
+use levers9_worker::args::Args;
+use levers9_worker::session::Worker;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// How long containers may take to end when the worker stops.
+const GRACE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     levers9_worker::run_if_supervisor();
-    // Nothing to be done about a closed stderr.
-    let _closed = writeln!(std::io::stderr(), "usage: levers9-worker (sessions are not part of this build)");
-    ExitCode::from(2)
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_env("LEVERS9_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            // Nothing to be done about a closed stderr.
+            let _closed = writeln!(std::io::stderr(), "error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
+    let settings = args.settings(std::env::var("LEVERS9_WORKER_TOKEN").ok())?;
+    let runtime = levers9_transport::runtime::current_thread()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let worker = Worker::start(settings).await?;
+        let mut status = worker.status();
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            // The link ends by itself only when its task has failed.
+            _ = status.wait_for(|status| matches!(status, Status::Closed)) => {}
+        }
+        tracing::info!("stopping: running containers have {} s", GRACE.as_secs());
+        let late = worker.shutdown(GRACE).await;
+        for container in late {
+            tracing::error!(%container, "did not end in time");
+        }
+        Ok(())
+    })
 }

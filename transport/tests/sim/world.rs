@@ -196,7 +196,7 @@ impl World {
         Endpoint::on(socket, &self.settings, None, Some(self.seed_for(number))).unwrap()
     }
 
-    pub(crate) fn link(&self, number: u16) -> (Link, mpsc::Receiver<Opened>) {
+    pub(crate) fn link(&self, number: u16) -> (Link, mpsc::Receiver<Box<Opened>>) {
         self.link_as(number, "token", None)
     }
 
@@ -205,7 +205,7 @@ impl World {
         number: u16,
         token: &str,
         resolver: Option<(Arc<dyn Resolve>, &str)>,
-    ) -> (Link, mpsc::Receiver<Opened>) {
+    ) -> (Link, mpsc::Receiver<Box<Opened>>) {
         let mut address = self.address();
         let mut rng = StdRng::from_seed(self.seed_for(number));
         let me = Me { token: token.to_owned(), instance: InstanceId::new(0, &mut rng) };

@@ -1,0 +1,62 @@
+//! `levers9-bench`: measures levers9 beside its peers, in one run, alternating.
+//!
+//! Each subcommand is a module that returns [`report::Measure`]s; how they are
+//! printed, what a spread is and how processes are started and pinned is
+//! shared. To add a subcommand, add a module, an arm of [`Command`] and one of
+//! `main`.
+
+mod process;
+mod report;
+mod stats;
+mod transport;
+
+use std::io::{self, Write as _};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(name = "levers9-bench", version, about = "Measures levers9 beside its peers")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// levers9's transport beside bare quinn, HTTP/2 and TLS over TCP.
+    Transport {
+        /// Fewer and shorter rounds, within 40 seconds.
+        #[arg(long)]
+        quick: bool,
+        /// How to print the result.
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// One side of a measurement; started by this program itself.
+    #[command(hide = true)]
+    Peer(transport::peer::PeerArgs),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// The goals alone, for programs.
+    Json,
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Transport { quick, format } => print(&transport::measure(quick)?, format),
+        Command::Peer(args) => transport::peer::run(args),
+    }
+}
+
+fn print(measures: &[report::Measure], format: Format) -> Result<()> {
+    let text = match format {
+        Format::Table => report::table(measures),
+        Format::Json => report::json(measures)?,
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}

@@ -1,0 +1,212 @@
+//! What people and scripts see: results on standard output, everything else
+//! on standard error. The only place that writes to either, apart from
+//! [`crate::output`], which moves the output of jobs, and the only place that
+//! renders errors.
+//!
+//! A reader that has closed its end ends the command quietly with 0. A write
+//! that fails otherwise is an error of its own.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use levers9_wire::name;
+use serde::Serialize;
+
+use crate::args::Format;
+use crate::env::{self, Env};
+use crate::error::Error;
+use crate::exit;
+
+/// The longest cell of a table, in characters.
+const CELL: usize = 60;
+/// The longest line of a message, in characters.
+const MESSAGE: usize = 2000;
+
+/// Something that can be listed, for people and for scripts.
+pub trait Listing: Serialize {
+    /// The heads of the columns.
+    const HEADS: &'static [&'static str];
+
+    /// The cells under them, at a time in Unix milliseconds.
+    fn cells(&self, now_unix_ms: u64) -> Vec<String>;
+}
+
+/// Prints for one command.
+pub struct Printer {
+    out: Box<dyn Write>,
+    err: Box<dyn Write>,
+    err_is_terminal: bool,
+    colour: bool,
+}
+
+impl std::fmt::Debug for Printer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Printer").field("err_is_terminal", &self.err_is_terminal).finish_non_exhaustive()
+    }
+}
+
+impl Printer {
+    /// Prints to the standard output and error of this process.
+    #[must_use]
+    pub fn of_process(env: &Env) -> Self {
+        let err_is_terminal = io::stderr().is_terminal();
+        let colour = err_is_terminal && env.get(env::NO_COLOR).is_none() && env.get("TERM") != Some("dumb");
+        Self { out: Box::new(io::stdout()), err: Box::new(io::stderr()), err_is_terminal, colour }
+    }
+
+    /// Prints a list: a table, or an array with an object for each item.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn list<T: Listing>(&mut self, format: Format, items: &[T]) -> Result<(), Error> {
+        match format {
+            Format::Json => self.json(&items),
+            Format::Text => {
+                let now = levers9_wire::clock::unix_millis();
+                let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(now)).collect();
+                self.write(&table(T::HEADS, &rows))
+            }
+        }
+    }
+
+    /// Prints names and values, one pair a line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn pairs(&mut self, pairs: &[(&str, String)]) -> Result<(), Error> {
+        let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let mut text = String::new();
+        for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+            let value = name::printable(value, MESSAGE);
+            text.push_str(&format!("{name:width$}  {value}\n"));
+        }
+        self.write(&text)
+    }
+
+    /// Prints one value as JSON.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
+        let mut text = serde_json::to_string_pretty(value)
+            .map_err(|e| Error::failed("cannot write the result as JSON").because(e))?;
+        text.push('\n');
+        self.write(&text)
+    }
+
+    /// Prints one value as JSON on one line, among others.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn json_line<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
+        let mut text = serde_json::to_string(value)
+            .map_err(|e| Error::failed("cannot write the result as JSON").because(e))?;
+        text.push('\n');
+        self.write(&text)
+    }
+
+    /// Prints one line of a result as it is, control characters escaped.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn line(&mut self, text: &str) -> Result<(), Error> {
+        self.write(&format!("{}\n", name::printable(text, 64 * 1024)))
+    }
+
+    /// Tells the user something beside the result.
+    pub fn note(&mut self, text: &str) {
+        self.complain(&format!("{}\n", note_line(text)));
+    }
+
+    /// Tells whoever watches how far it is; scripts are not told.
+    pub fn progress(&mut self, text: &str) {
+        if self.err_is_terminal {
+            self.note(text);
+        }
+    }
+
+    /// Prints why a command did not succeed.
+    pub fn error(&mut self, error: &Error) {
+        if error.is_silent() {
+            return;
+        }
+        let (red, bold, off) = if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        let mut text = format!("{red}error:{off} {}\n", name::printable(&error.chain(), MESSAGE));
+        if let Some(hint) = error.hint_text() {
+            text.push_str(&format!("{bold}hint:{off} {}\n", name::printable(hint, MESSAGE)));
+        }
+        self.complain(&text);
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), Error> {
+        self.out
+            .write_all(text.as_bytes())
+            .and_then(|()| self.out.flush())
+            .map_err(|e| write_failed(e, "output"))
+    }
+
+    /// Writes to standard error. When that is gone there is nobody to tell.
+    fn complain(&mut self, text: &str) {
+        let _gone = self.err.write_all(text.as_bytes());
+    }
+}
+
+/// A message of levers9 beside the output of a job.
+pub(crate) fn note_line(text: &str) -> String {
+    format!("levers9: {}", name::printable(text.trim_end(), MESSAGE))
+}
+
+/// What a failed write to a standard stream means.
+pub(crate) fn write_failed(error: io::Error, stream: &str) -> Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Error::silent(exit::DONE)
+    } else {
+        Error::failed(format!("cannot write to standard {stream}")).because(error)
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces apart. Text from elsewhere
+/// is escaped and cut here.
+fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| name::printable(cell, CELL)).collect()).collect();
+    let mut widths: Vec<usize> = heads.iter().map(|head| head.len()).collect();
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    let mut push = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count().min(*width)));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    };
+    push(&mut heads.iter().copied());
+    for row in &rows {
+        push(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_show_no_control_characters() {
+        let rows = [vec!["a".to_owned(), "x\u{1b}[2J".to_owned()], vec!["longer".to_owned(), "é".to_owned()]];
+        assert_eq!(table(&["ID", "NAME"], &rows), "ID      NAME\na       x\\u{1b}[2J\nlonger  é\n");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_success_and_a_full_disk_is_not() {
+        assert_eq!(write_failed(io::ErrorKind::BrokenPipe.into(), "output").exit_code(), 0);
+        let full = write_failed(io::ErrorKind::StorageFull.into(), "output");
+        assert_eq!(full.exit_code(), 1);
+        assert!(full.chain().starts_with("cannot write to standard output: "));
+    }
+}

@@ -1,0 +1,233 @@
+//! Serves one Follow stream: a task's status and log from a line on, live
+//! until it has ended. Who follows as a caller keeps the task alive; when the
+//! last caller is gone the task has 120 s.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use levers9_transport::stream::{Stream, StreamError};
+use levers9_wire::v1::{self, FailureCode, LogStream, follow_event};
+use levers9_wire::{ContainerId, TaskId};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::reader::{self, Cache, ReadError};
+use super::{TaskLog, live::Live};
+use crate::auth::{Action, Identity, authorize};
+use crate::jobs;
+use crate::state::{Shared, now_ms};
+use crate::store::{StoreError, TaskNow, TaskStatus};
+
+/// A status is repeated at least this often: silence is not death.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How long the tail of an ended task's log may take to arrive.
+const TAIL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who follows which task as a caller.
+#[derive(Debug, Default)]
+pub struct Callers {
+    count: Mutex<HashMap<TaskId, usize>>,
+}
+
+impl Callers {
+    fn add(&self, task: TaskId) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default() += 1;
+    }
+
+    /// Whether it was the last one.
+    fn remove(&self, task: TaskId) -> bool {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        match count.get_mut(&task) {
+            Some(n) if *n > 1 => {
+                *n -= 1;
+                false
+            }
+            _ => {
+                count.remove(&task);
+                true
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Serves a Follow stream of somebody.
+pub async fn serve(state: Shared, callers: Arc<Callers>, who: Identity, open: v1::FollowOpen, mut stream: Stream) {
+    let found = find(&state, &who, &open.id).await;
+    let result = match found {
+        Ok(Some(task)) => {
+            let counted = open.caller && authorize(&who, Action::Stop, who.workspace);
+            if counted {
+                callers.add(task);
+                note_callers(&state, task, None).await;
+            }
+            let followed = follow(&state, task, &open, &mut stream).await;
+            if counted && callers.remove(task) {
+                note_callers(&state, task, Some(now_ms())).await;
+            }
+            followed
+        }
+        Ok(None) => refuse(&mut stream, FailureCode::NotFound, "no such task or container", "levers9 task list").await,
+        Err(error) => refuse(&mut stream, FailureCode::Unavailable, &error.to_string(), "").await,
+    };
+    match result {
+        Ok(()) => {
+            let _read = timeout(Duration::from_secs(10), stream.send.finish_and_deliver()).await;
+        }
+        Err(FollowError::Stream(_)) => {}
+        Err(error) => {
+            let _told = refuse(&mut stream, FailureCode::Unavailable, &error.to_string(), "").await;
+            let _read = timeout(Duration::from_secs(10), stream.send.finish_and_deliver()).await;
+        }
+    }
+}
+
+async fn note_callers(state: &Shared, task: TaskId, gone: Option<i64>) {
+    if let Err(error) = state.store.set_callers_gone(task, gone).await {
+        tracing::warn!(%error, %task, "the callers of a task cannot be noted");
+    }
+}
+
+async fn refuse(stream: &mut Stream, code: FailureCode, text: &str, hint: &str) -> Result<(), FollowError> {
+    let failure = v1::Failure { code: code.into(), text: text.to_owned(), hint: hint.to_owned() };
+    send(stream, follow_event::Kind::Failure(failure)).await
+}
+
+async fn send(stream: &mut Stream, kind: follow_event::Kind) -> Result<(), FollowError> {
+    Ok(stream.send.send(&v1::FollowEvent { kind: Some(kind) }).await?)
+}
+
+/// The task an id names for somebody: by its own id or its container's.
+async fn find(state: &Shared, who: &Identity, id: &[u8]) -> Result<Option<TaskId>, StoreError> {
+    let Ok(Some(task)) = TaskId::from_wire(id) else { return Ok(None) };
+    let found = match state.store.task(task).await? {
+        Some(now) => Some(now),
+        None => match ContainerId::from_wire(id) {
+            Ok(Some(container)) => match state.store.task_of_container(container).await? {
+                Some(task) => state.store.task(task).await?,
+                None => None,
+            },
+            _ => None,
+        },
+    };
+    Ok(found.filter(|now| authorize(who, Action::Read, Some(now.task.workspace))).map(|now| now.task.id))
+}
+
+async fn follow(state: &Shared, task: TaskId, open: &v1::FollowOpen, stream: &mut Stream) -> Result<(), FollowError> {
+    let log = state.logs.of(task);
+    let mut watch = log.watch();
+    let mut since = open.since_line;
+    if let Some(count) = open.tail {
+        since = since.max(reader::tail(state, task, &log, count).await?);
+    }
+    let (mut cache, mut told) = (Cache::default(), None);
+    let mut ended_at: Option<Instant> = None;
+    loop {
+        watch.mark_unchanged();
+        let Some(now) = state.store.task(task).await? else { return Ok(()) };
+        // The status is read before the lines: lines that come after it are seen next time.
+        let over = now.task.status.is_final();
+        tell_status(state, &now, &mut told, stream).await?;
+        let sent = send_lines(state, task, &log, &mut since, open, &mut cache, stream).await?;
+        if sent {
+            continue;
+        }
+        if !open.follow || (over && tail_is_here(&now, &log, &mut ended_at)) {
+            return send(stream, follow_event::Kind::Ended(ending(&now, over && is_complete(&now, &log)))).await;
+        }
+        tokio::select! {
+            _changed = watch.changed() => {}
+            () = sleep(KEEPALIVE) => told = None,
+            () = sleep(Duration::from_secs(1)), if over => {}
+            // The caller says nothing more: this is how its going is noticed.
+            gone = stream.recv.next::<v1::FollowEvent>() => {
+                return match gone {
+                    Ok(_) => Err(StreamError::Early.into()),
+                    Err(error) => Err(error.into()),
+                };
+            }
+        }
+    }
+}
+
+/// What was told last: status, attempt and note.
+type Told = Option<(TaskStatus, u32, String)>;
+
+async fn tell_status(state: &Shared, now: &TaskNow, told: &mut Told, stream: &mut Stream) -> Result<(), FollowError> {
+    let note = jobs::waiting_note(state, now).await?;
+    let news = (now.task.status, now.task.attempts, note);
+    if told.as_ref() == Some(&news) {
+        return Ok(());
+    }
+    let status = v1::FollowStatus {
+        task: now.task.id.to_wire(),
+        status: news.0.word().to_owned(),
+        note: news.2.clone(),
+        attempt: news.1,
+    };
+    *told = Some(news);
+    send(stream, follow_event::Kind::Status(status)).await
+}
+
+/// Sends the next lines; `false` when there were none.
+async fn send_lines(
+    state: &Shared,
+    task: TaskId,
+    log: &TaskLog,
+    since: &mut u64,
+    open: &v1::FollowOpen,
+    cache: &mut Cache,
+    stream: &mut Stream,
+) -> Result<bool, FollowError> {
+    let mut lines = reader::next(state, task, log, *since, cache).await?;
+    let Some(last) = lines.last() else { return Ok(false) };
+    *since = last.line;
+    lines.retain(|line| match LogStream::try_from(line.stream) {
+        Ok(LogStream::Stdout) => !open.skip_stdout,
+        Ok(LogStream::Stderr) => !open.skip_stderr,
+        _ => true,
+    });
+    if !lines.is_empty() {
+        send(stream, follow_event::Kind::Lines(v1::FollowLines { lines })).await?;
+    }
+    Ok(true)
+}
+
+/// Whether every record of the last attempt has come in.
+fn is_complete(now: &TaskNow, log: &TaskLog) -> bool {
+    let Some(attempt) = &now.attempt else { return true };
+    let live = log.live();
+    match live.as_ref().filter(|live| live.fence().number == attempt.number) {
+        Some(live) => live.is_complete() || attempt.log_total.is_some_and(|total| live.next_index() >= total),
+        None => attempt.log_total.is_none_or(|total| attempt.log_next >= total),
+    }
+}
+
+/// Whether there is nothing left to wait for once a task has ended.
+fn tail_is_here(now: &TaskNow, log: &TaskLog, ended_at: &mut Option<Instant>) -> bool {
+    if is_complete(now, log) {
+        return true;
+    }
+    // A lost attempt has no known end, and a worker that is gone sends no tail.
+    let since = *ended_at.get_or_insert_with(Instant::now);
+    let unknown = log.live().as_ref().is_none_or(|live: &Live| !live.is_complete());
+    unknown && since.elapsed() >= TAIL_PATIENCE
+}
+
+fn ending(now: &TaskNow, complete: bool) -> v1::FollowEnded {
+    v1::FollowEnded {
+        status: now.task.status.word().to_owned(),
+        exit_code: now.task.exit_code,
+        reason: now.task.reason.clone(),
+        complete,
+    }
+}

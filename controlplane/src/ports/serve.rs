@@ -1,0 +1,249 @@
+//! One serving port: takes TCP connections in, puts TLS around them where it
+//! is asked for, and speaks HTTP/1.1 and HTTP/2 to a router. Ports 1993 and
+//! 1994 are two of these; what is said on them is [`super::http`]'s and
+//! [`super::grpc`]'s.
+//!
+//! It owns every task it starts, down to one per HTTP/2 stream. Taking
+//! connections never ends because one failed or descriptors ran out. Whoever
+//! is not authenticated yet is limited in number, time and size.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::opening::{Begun, Opening};
+
+/// Where a request came from, among its extensions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// A port that is being served. Dropping it cuts everything off.
+pub(super) struct Port {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    what: &'static str,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    http: auto::Builder<Owned>,
+    connections: Arc<Semaphore>,
+    /// No more connections; those there finish what they have begun.
+    stop: CancellationToken,
+    owned: Owned,
+}
+
+impl Port {
+    /// Starts to serve; `what` names the port in logs.
+    pub(super) fn open(
+        what: &'static str,
+        listener: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        router: Router,
+    ) -> Self {
+        let owned = Owned { tasks: TaskTracker::new(), kill: CancellationToken::new() };
+        let shared = Arc::new(Shared {
+            what,
+            router,
+            tls: tls.map(TlsAcceptor::from),
+            http: http(owned.clone()),
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            stop: CancellationToken::new(),
+            owned,
+        });
+        shared.owned.spawn(take_connections(Arc::clone(&shared), listener));
+        Self { shared }
+    }
+
+    /// Takes no more connections, lets requests finish until `deadline`, then
+    /// cuts off what is left. Answers how many connections that were.
+    pub(super) async fn close(self, deadline: Instant) -> usize {
+        let Shared { what, connections, stop, owned, .. } = &*self.shared;
+        stop.cancel();
+        owned.tasks.close();
+        if tokio::time::timeout_at(deadline, owned.tasks.wait()).await.is_ok() {
+            return 0;
+        }
+        let late = MAX_CONNECTIONS - connections.available_permits();
+        tracing::warn!(port = what, late, "connections were still busy at the deadline and are cut off");
+        owned.kill.cancel();
+        // Cancelled tasks end at their next step; one that has none is not waited for.
+        drop(tokio::time::timeout(LAST_STEP, owned.tasks.wait()).await);
+        late
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.shared.owned.kill.cancel();
+    }
+}
+
+/// Runs tasks that end with the port.
+#[derive(Clone, Debug)]
+struct Owned {
+    tasks: TaskTracker,
+    kill: CancellationToken,
+}
+
+impl Owned {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.kill.clone().run_until_cancelled_owned(task));
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Owned {
+    fn execute(&self, task: F) {
+        self.spawn(task);
+    }
+}
+
+fn http(owned: Owned) -> auto::Builder<Owned> {
+    let mut http = auto::Builder::new(owned);
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(MAX_HEADERS as usize)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    http
+}
+
+async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
+    let mut pause = FIRST_PAUSE;
+    let mut warnings = Seldom::default();
+    let stop = shared.stop.clone();
+    loop {
+        if shared.connections.available_permits() == 0 && warnings.may() {
+            tracing::warn!(
+                port = shared.what,
+                limit = MAX_CONNECTIONS,
+                "no more connections are taken until one ends"
+            );
+        }
+        let next = async {
+            let permit = Arc::clone(&shared.connections).acquire_owned().await.map_err(io::Error::other)?;
+            listener.accept().await.map(|(stream, peer)| (stream, peer, permit))
+        };
+        let wait = match stop.run_until_cancelled(next).await {
+            None => return,
+            Some(Ok((stream, peer, permit))) => {
+                pause = FIRST_PAUSE;
+                shared.owned.spawn(connection(Arc::clone(&shared), stream, peer, permit));
+                continue;
+            }
+            Some(Err(error)) if is_of_one_connection(&error) => continue,
+            Some(Err(error)) => {
+                if warnings.may() {
+                    tracing::warn!(port = shared.what, %error, "connections cannot be taken; trying on");
+                }
+                let longer = (pause * 2).min(LONGEST_PAUSE);
+                std::mem::replace(&mut pause, longer)
+            }
+        };
+        if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Whether the peer gave up before its connection was taken; the next one may be good.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _permit: OwnedSemaphorePermit) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(port = shared.what, %peer, %error, "the connection was gone at once");
+        return;
+    }
+    let Some(tls) = &shared.tls else { return speak(&shared, stream, peer).await };
+    let handshake = tokio::time::timeout(OPENING, tls.accept(stream));
+    match shared.stop.run_until_cancelled(handshake).await {
+        Some(Ok(Ok(stream))) => speak(&shared, stream, peer).await,
+        Some(Ok(Err(error))) => {
+            tracing::debug!(port = shared.what, %peer, %error, "the TLS handshake failed")
+        }
+        Some(Err(_)) => tracing::debug!(port = shared.what, %peer, "the TLS handshake took too long"),
+        None => {}
+    }
+}
+
+async fn speak<Io: AsyncRead + AsyncWrite + Unpin + 'static>(shared: &Shared, io: Io, peer: SocketAddr) {
+    let begun = Begun::default();
+    let io = TokioIo::new(Opening::new(io, OPENING, begun.clone()));
+    let router = TowerToHyperService::new(shared.router.clone());
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        begun.set();
+        request.extensions_mut().insert(Peer(peer));
+        let answer = router.call(request);
+        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+    });
+    let mut connection = std::pin::pin!(shared.http.serve_connection(io, service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shared.stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(port = shared.what, %peer, %error, "the connection ended early");
+    }
+}
+
+/// Says now and then what could be said without end.
+#[derive(Default)]
+struct Seldom {
+    last: Option<Instant>,
+}
+
+impl Seldom {
+    fn may(&mut self) -> bool {
+        let now = Instant::now();
+        let may = self.last.is_none_or(|last| now - last >= WARN_EVERY);
+        if may {
+            self.last = Some(now);
+        }
+        may
+    }
+}
+
+/// Open connections per port; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 1024;
+/// For the TLS handshake, and again for the first request or HTTP/2's preface.
+const OPENING: Duration = Duration::from_secs(10);
+/// For the next request's header on an HTTP/1 connection, idle time included:
+/// longer than the 60 s for which balancers keep a connection to use again.
+const IDLE: Duration = Duration::from_secs(75);
+const MAX_STREAMS: u32 = 1000;
+const MAX_HEADERS: u32 = 64 * 1024;
+/// HTTP/2 pings of ours; a peer may send its own as often as it likes.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const WARN_EVERY: Duration = Duration::from_secs(60);
+const LAST_STEP: Duration = Duration::from_secs(1);

@@ -1,0 +1,252 @@
+//! Drives containers: one Run stream each to the worker that has it. What the
+//! worker reports is stored, fenced, before it is acknowledged; a stop is sent
+//! down the same stream. When the carrier is lost the drive ends, and a new
+//! one begins where the worker says the container still is.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use levers9_transport::accept::SessionHandle;
+use levers9_transport::stream::{Stream, StreamError};
+use levers9_wire::v1::{self, run_event, run_order, stream_open};
+use levers9_wire::{ContainerId, Generation};
+use tokio::sync::mpsc;
+
+use crate::outcome::{self, Known};
+use crate::state::{Shared, now_ms};
+use crate::store::{Applied, AttemptState, Fence, Finish, StoreError, TaskNow, TaskStatus};
+
+/// How long a stopped container may take to end by itself.
+pub const STOP_GRACE_MS: u64 = 10_000;
+const STORE_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+
+type Key = (ContainerId, Generation);
+
+/// Where to send stops.
+#[derive(Debug, Default)]
+pub struct Runs {
+    stops: Mutex<HashMap<Key, mpsc::Sender<v1::StopContainer>>>,
+}
+
+impl Runs {
+    /// Tells a driven container to stop; `false` when nobody drives it now.
+    pub fn stop(&self, container: ContainerId, generation: Generation, stop: v1::StopContainer) -> bool {
+        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        // A stop that is in line already says the same.
+        stops.get(&(container, generation)).is_some_and(|to| to.try_send(stop).is_ok())
+    }
+
+    fn register(&self, key: Key) -> mpsc::Receiver<v1::StopContainer> {
+        let (to, stops) = mpsc::channel(4);
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(key, to);
+        stops
+    }
+
+    fn forget(&self, key: Key, mine: &mpsc::Receiver<v1::StopContainer>) {
+        let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        // A newer drive may have taken the place already; its sender is not ours.
+        if stops.get(&key).is_some_and(|to| to.is_closed() || mine.is_closed()) {
+            stops.remove(&key);
+        }
+    }
+}
+
+/// The stop that ends a cancelled task's container.
+#[must_use]
+pub fn cancel_order(reason: &str) -> v1::StopContainer {
+    v1::StopContainer {
+        grace_ms: STOP_GRACE_MS,
+        reason: v1::StopReason::Cancelled.into(),
+        text: reason.to_owned(),
+    }
+}
+
+/// A container to drive.
+#[derive(Debug)]
+pub struct Drive {
+    /// Which attempt.
+    pub fence: Fence,
+    /// Events stored already.
+    pub since_event: u64,
+    /// What to run; `None` to attach to what runs.
+    pub spec: Option<v1::ContainerSpec>,
+    /// A stop that was asked for before.
+    pub stop: Option<v1::StopContainer>,
+}
+
+/// Drives one container until it has ended or the carrier is gone.
+pub async fn drive(state: Shared, session: SessionHandle, drive: Drive) {
+    let key = (drive.fence.container, drive.fence.generation);
+    let mut stops = state.runs.register(key);
+    let fence = drive.fence;
+    if let Err(error) = run(&state, &session, drive, &mut stops).await {
+        tracing::debug!(%error, container = %fence.container, "the drive of a container ended early");
+    }
+    stops.close();
+    state.runs.forget(key, &stops);
+}
+
+async fn run(
+    state: &Shared,
+    session: &SessionHandle,
+    drive: Drive,
+    stops: &mut mpsc::Receiver<v1::StopContainer>,
+) -> Result<(), StreamError> {
+    let fence = drive.fence;
+    let open = v1::RunOpen {
+        container: fence.container.to_wire(),
+        generation: fence.generation.0,
+        since_event: drive.since_event,
+        spec: drive.spec,
+    };
+    let mut stream = session.open(stream_open::Kind::Run(open)).await?;
+    if let Some(stop) = drive.stop {
+        order(&mut stream, run_order::Kind::Stop(stop)).await?;
+    }
+    loop {
+        tokio::select! {
+            event = stream.recv.next::<v1::RunEvent>() => {
+                let Some(event) = event? else { return Ok(()) };
+                let sequence = event.sequence;
+                let ended = matches!(event.kind, Some(run_event::Kind::Ended(_)));
+                store_event(state, fence, event).await;
+                order(&mut stream, run_order::Kind::AckEvent(sequence)).await?;
+                if ended {
+                    return stream.send.finish_and_deliver().await;
+                }
+            }
+            Some(stop) = stops.recv() => order(&mut stream, run_order::Kind::Stop(stop)).await?,
+        }
+    }
+}
+
+async fn order(stream: &mut Stream, kind: run_order::Kind) -> Result<(), StreamError> {
+    stream.send.send(&v1::RunOrder { kind: Some(kind) }).await
+}
+
+/// Tells a worker to end a container the controlplane does not want.
+pub async fn discard(session: SessionHandle, container: ContainerId, generation: Generation) {
+    let open = v1::RunOpen { container: container.to_wire(), generation: generation.0, ..v1::RunOpen::default() };
+    let discard = async {
+        let mut stream = session.open(stream_open::Kind::Run(open)).await?;
+        let stop = v1::StopContainer {
+            grace_ms: 5_000,
+            reason: v1::StopReason::NotWanted.into(),
+            text: "the controlplane does not want this container".to_owned(),
+        };
+        order(&mut stream, run_order::Kind::Stop(stop)).await?;
+        while let Some(event) = stream.recv.next::<v1::RunEvent>().await? {
+            order(&mut stream, run_order::Kind::AckEvent(event.sequence)).await?;
+            if matches!(event.kind, Some(run_event::Kind::Ended(_))) {
+                stream.send.finish_and_deliver().await?;
+                break;
+            }
+        }
+        Ok::<_, StreamError>(())
+    };
+    if let Err(error) = discard.await {
+        tracing::debug!(%error, %container, "discarding a container ended early");
+    }
+}
+
+/// Stores an event, however long the database takes: it is acknowledged only after.
+async fn store_event(state: &Shared, fence: Fence, event: v1::RunEvent) {
+    loop {
+        match apply(state, fence, &event).await {
+            Ok(()) => return,
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "an event of a container cannot be stored yet");
+                tokio::time::sleep(STORE_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::error!(%error, task = %fence.task, "an event of a container cannot be stored");
+                return;
+            }
+        }
+    }
+}
+
+async fn apply(state: &Shared, fence: Fence, event: &v1::RunEvent) -> Result<(), StoreError> {
+    let now_ms = now_ms();
+    match &event.kind {
+        Some(run_event::Kind::Started(_)) => {
+            let applied = state.store.started(fence, event.sequence, now_ms).await?;
+            after(state, fence, applied);
+        }
+        Some(run_event::Kind::Ended(ended)) => {
+            let Some(now) = state.store.task(fence.task).await? else { return Ok(()) };
+            let lost_before = lost_before(state, &now, fence).await?;
+            let known = Known {
+                cancel_reason: now.task.cancel_reason.as_deref(),
+                lost_before,
+                max_retries: now.task.max_retries,
+            };
+            let (attempt_state, then) = outcome::of_event(ended, known);
+            let reason = levers9_wire::name::printable(&ended.reason, levers9_wire::limits::TEXT);
+            state.logs.set_total(fence, ended.log_records);
+            let finish = Finish {
+                state: attempt_state,
+                reason,
+                then,
+                log_total: Some(ended.log_records),
+                event: Some(event.sequence),
+                now_ms,
+            };
+            let applied = state.store.finish(fence, finish).await?;
+            after(state, fence, applied);
+        }
+        None => tracing::warn!("a worker reported an event this build does not know"),
+    }
+    Ok(())
+}
+
+/// How many attempts before this one were lost.
+async fn lost_before(state: &Shared, now: &TaskNow, fence: Fence) -> Result<u32, StoreError> {
+    if now.task.attempts <= 1 {
+        return Ok(0);
+    }
+    let attempts = state.store.attempts(fence.task).await?;
+    let lost = attempts.iter().filter(|a| a.number < fence.number && a.state == AttemptState::Lost).count();
+    Ok(u32::try_from(lost).unwrap_or(u32::MAX))
+}
+
+/// The container of an attempt is gone: the task is tried again or ends.
+///
+/// # Errors
+/// When the database fails.
+pub async fn lose(state: &Shared, fence: Fence, reason: &str) -> Result<(), StoreError> {
+    let Some(now) = state.store.task(fence.task).await? else { return Ok(()) };
+    let known = Known {
+        cancel_reason: now.task.cancel_reason.as_deref(),
+        lost_before: lost_before(state, &now, fence).await?,
+        max_retries: now.task.max_retries,
+    };
+    let (attempt_state, then) = outcome::lost(reason, known);
+    let finish = Finish {
+        state: attempt_state,
+        reason: reason.to_owned(),
+        then,
+        log_total: None,
+        event: None,
+        now_ms: now_ms(),
+    };
+    let applied = state.store.finish(fence, finish).await?;
+    after(state, fence, applied);
+    Ok(())
+}
+
+/// Lets everybody know who has to.
+fn after(state: &Shared, fence: Fence, applied: Applied) {
+    match applied {
+        Applied::Done(status) => {
+            state.logs.status_changed(fence.task);
+            if status == TaskStatus::Retry || status.is_final() {
+                state.placeable.notify_one();
+            }
+        }
+        Applied::Duplicate => {}
+        Applied::Stale => {
+            tracing::info!(task = %fence.task, attempt = fence.number.0, "refused the report of an attempt that no longer counts");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Places waiting tasks on workers, gives up the attempts of workers that stay
+//! away, and ends tasks whose callers stay away. One at a time in the whole
+//! installation, by a lease. Decisions are [`core`]'s; this is their shell.
+
+pub mod core;
+
+use std::time::Duration;
+
+use levers9_wire::{ContainerId, Generation, WorkerId};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use self::core::{Amounts, Candidate, Waiting, need_of};
+use crate::runs::{self, Drive};
+use crate::sessions::WorkerNow;
+use crate::state::{CALLER_GRACE, Shared, WORKER_LOST, now_ms};
+use crate::store::{AttemptState, Fence, Lease, Placement, StoreError, TaskNow};
+
+const LEASE: &str = "scheduler";
+const LEASE_TTL_MS: i64 = 15_000;
+const TICK: Duration = Duration::from_secs(1);
+/// Tasks looked at in one pass.
+const BATCH: u32 = 500;
+/// Line numbers are given out in blocks of this many.
+pub const LINE_BLOCK: u64 = 1_000;
+
+/// Runs until the controlplane stops.
+pub async fn run(state: Shared) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut scheduler = Scheduler { state: state.clone(), lease: None, started: Instant::now(), said: None };
+    loop {
+        tokio::select! {
+            biased;
+            () = state.stopping.cancelled() => break,
+            _ = tick.tick() => scheduler.pass(true).await,
+            () = state.placeable.notified() => scheduler.pass(false).await,
+        }
+    }
+    if let Some(lease) = scheduler.lease {
+        let _expires_anyway = state.store.release_lease(&lease).await;
+    }
+}
+
+struct Scheduler {
+    state: Shared,
+    lease: Option<Lease>,
+    started: Instant,
+    /// The last trouble that was logged.
+    said: Option<String>,
+}
+
+impl Scheduler {
+    async fn pass(&mut self, timers: bool) {
+        let result = self.try_pass(timers).await;
+        let problem = result.err().map(|error| error.to_string());
+        if problem != self.said {
+            match &problem {
+                Some(problem) => tracing::warn!(%problem, "the scheduler cannot work"),
+                None => tracing::info!("the scheduler works again"),
+            }
+            self.said = problem;
+        }
+    }
+
+    async fn try_pass(&mut self, timers: bool) -> Result<(), StoreError> {
+        if timers || self.lease.is_none() {
+            self.lease = self.state.store.acquire_lease(LEASE, self.state.instance, LEASE_TTL_MS, now_ms()).await?;
+        }
+        let Some(lease) = self.lease.clone() else { return Ok(()) };
+        if timers {
+            self.give_up_lost_workers().await?;
+            self.cancel_deserted().await?;
+        }
+        self.place(lease).await
+    }
+
+    async fn place(&self, lease: Lease) -> Result<(), StoreError> {
+        let waiting = self.state.store.waiting_tasks(BATCH).await?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut workers = candidates(&self.state).await?;
+        let asked: Vec<Waiting> = waiting.iter().map(waiting_of).collect();
+        for (task, worker) in core::place(&mut workers, &asked) {
+            if let Some(now) = waiting.iter().find(|now| now.task.id == task) {
+                self.start(now, worker, lease.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Places one task and begins to drive its container.
+    async fn start(&self, now: &TaskNow, worker: WorkerId, lease: Lease) -> Result<(), StoreError> {
+        let state = &self.state;
+        let workspace = now.task.workspace;
+        let Some(entry) = state.sessions.worker(worker) else { return Ok(()) };
+        let Some(session) = entry.session.clone() else { return Ok(()) };
+        if entry.serves().is_none() {
+            // A shared worker without isolation serves the first workspace it gets a job of.
+            if !state.store.bind_worker(worker, workspace).await? {
+                return Ok(());
+            }
+            state.sessions.update_worker(worker, |w| w.bound = Some(workspace));
+        }
+        // A lost container's next incarnation keeps its id.
+        let (container, generation) = match &now.attempt {
+            Some(before) => (before.container, Generation(before.generation.0 + 1)),
+            None => (ContainerId::generate(), Generation(1)),
+        };
+        let base_line = now.task.lines_reserved.max(1);
+        let number = levers9_wire::AttemptNumber(now.task.attempts + 1);
+        let fence = Fence { task: now.task.id, number, container, generation };
+        let env = state.store.task_env(now.task.id).await?;
+        let placement = Placement {
+            task: now.task.id,
+            number,
+            container,
+            generation,
+            worker,
+            base_line,
+            lines_reserved: base_line + LINE_BLOCK,
+            lease,
+            now_ms: now_ms(),
+        };
+        if !state.store.place(placement).await? {
+            return Ok(());
+        }
+        state.logs.begin(fence, base_line, 0, base_line + LINE_BLOCK);
+        let spec = crate::jobs::spec(state, now, fence, env.as_ref());
+        let drive = Drive { fence, since_event: 0, spec: Some(spec), stop: None };
+        state.tasks.spawn(runs::drive(state.clone(), session, drive));
+        Ok(())
+    }
+
+    /// Attempts on workers that have been away too long wait for another place.
+    async fn give_up_lost_workers(&self) -> Result<(), StoreError> {
+        if self.started.elapsed() < WORKER_LOST {
+            // After a start nobody had time to come back yet.
+            return Ok(());
+        }
+        for worker in self.state.sessions.workers() {
+            let away = worker.away_since.is_some_and(|since| since.elapsed() >= WORKER_LOST);
+            if !away || worker.given_up {
+                continue;
+            }
+            tracing::warn!(worker = %worker.id, host = %worker.facts.hostname, "a worker has been away for 90 s; its tasks are tried elsewhere");
+            for now in held_by(&self.state, worker.id).await? {
+                self.give_up(&now).await?;
+            }
+            self.state.sessions.update_worker(worker.id, |w| w.given_up = true);
+        }
+        Ok(())
+    }
+
+    async fn give_up(&self, now: &TaskNow) -> Result<(), StoreError> {
+        let Some(fence) = fence_of(now) else { return Ok(()) };
+        let reason = "its worker has been away for 90 s";
+        let attempts = self.state.store.attempts(now.task.id).await?;
+        let lost = attempts.iter().filter(|a| a.state == AttemptState::Lost).count();
+        if lost >= usize::try_from(now.task.max_retries).unwrap_or(usize::MAX) {
+            return runs::lose(&self.state, fence, reason).await;
+        }
+        self.state.store.unreachable(fence, Some(reason.to_owned()), now_ms()).await?;
+        self.state.logs.status_changed(now.task.id);
+        Ok(())
+    }
+
+    /// Tasks that were to end with their callers, and whose callers are gone.
+    async fn cancel_deserted(&self) -> Result<(), StoreError> {
+        let grace = i64::try_from(CALLER_GRACE.as_millis()).unwrap_or(i64::MAX);
+        for task in self.state.store.tasks_without_callers(now_ms() - grace).await? {
+            let reason = format!("no caller for {} s", CALLER_GRACE.as_secs());
+            crate::jobs::cancel(&self.state, task, &reason).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The attempt a task has now, as a fence.
+#[must_use]
+pub fn fence_of(now: &TaskNow) -> Option<Fence> {
+    let attempt = now.attempt.as_ref()?;
+    Some(Fence {
+        task: now.task.id,
+        number: attempt.number,
+        container: attempt.container,
+        generation: attempt.generation,
+    })
+}
+
+/// The live tasks whose current attempt a worker has.
+///
+/// # Errors
+/// When the database fails.
+pub async fn held_by(state: &Shared, worker: WorkerId) -> Result<Vec<TaskNow>, StoreError> {
+    let live = state.store.live_tasks().await?;
+    let held = |now: &TaskNow| now.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final());
+    Ok(live.into_iter().filter(held).collect())
+}
+
+/// What a task asks for, as the core sees it.
+#[must_use]
+pub fn waiting_of(now: &TaskNow) -> Waiting {
+    Waiting {
+        task: now.task.id,
+        workspace: now.task.workspace,
+        need: need_of(&now.task.resources),
+        gpu_type: now.task.resources.gpu_type.clone(),
+        pool: now.task.pool.clone(),
+    }
+}
+
+/// The known workers with what is free on each.
+///
+/// # Errors
+/// When the database fails.
+pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
+    let live = state.store.live_tasks().await?;
+    let now = Instant::now();
+    let free_of = |worker: &WorkerNow| {
+        let mut free = worker.total();
+        for task in &live {
+            let here = task.attempt.as_ref().is_some_and(|a| a.worker == worker.id && !a.state.is_final());
+            if here {
+                free.take(&need_of(&task.task.resources));
+            }
+        }
+        free
+    };
+    let candidate = |worker: WorkerNow| Candidate {
+        id: worker.id,
+        pool: worker.pool.clone(),
+        workspace: worker.serves(),
+        gpu_type: worker.facts.gpu_type.clone(),
+        total: worker.total(),
+        free: free_of(&worker),
+        ready: worker.session.is_some() && !worker.draining && state.sessions.fighting(worker.id, now).is_empty(),
+    };
+    Ok(state.sessions.workers().into_iter().map(candidate).collect())
+}
+
+/// What is free of a worker's total, for listings.
+#[must_use]
+pub fn free_on(candidates: &[Candidate], worker: WorkerId) -> Amounts {
+    candidates.iter().find(|c| c.id == worker).map(|c| c.free).unwrap_or_default()
+}

@@ -1,0 +1,371 @@
+//! A controlplane as a whole: opens its data, binds its ports, starts its
+//! rooms, and stops them in order. The `levers9-controlplane` binary and
+//! `levers9 dev` run it.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use levers9_transport::accept::{Acceptor, Limits};
+use levers9_transport::cert::{Authority, CertError, CertResolver, Files};
+use levers9_transport::quic::{Endpoint, Identity, ServerKeys, bind};
+use levers9_transport::runtime::TransportThread;
+use levers9_transport::{Address, Trust};
+use levers9_wire::token::Secret;
+use levers9_wire::{InstanceId, WorkspaceId};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::calls;
+use crate::config::{Certificate, Config, Sealing};
+use crate::front::FrontDesk;
+use crate::gate::Door;
+use crate::janitor::{self, Certificates};
+use crate::logs::{Logs, objects::Objects};
+use crate::ports::{Ports, PortsError};
+use crate::seal::{KeyFileError, Keyring};
+use crate::sessions::Sessions;
+use crate::state::{Options, Shared, State, now_ms};
+use crate::store::{Store, StoreError};
+use crate::{scheduler, workers};
+
+/// How long peers may take to hear that the controlplane stops.
+const TELL: Duration = Duration::from_secs(3);
+/// How long running calls may take to end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Why a controlplane does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port cannot be had.
+    #[error("cannot listen on {protocol} {address} ({option}): {source}")]
+    Port {
+        /// UDP or TCP.
+        protocol: &'static str,
+        /// Which.
+        address: SocketAddr,
+        /// The option that sets it.
+        option: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The data folder cannot be used.
+    #[error("{folder}: {source}")]
+    Folder {
+        /// Which.
+        folder: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The database cannot be opened.
+    #[error("{0}")]
+    Store(String),
+    /// There is no certificate to show.
+    #[error(transparent)]
+    Certificate(#[from] CertError),
+    /// There is no key to seal with.
+    #[error(transparent)]
+    Keys(#[from] KeyFileError),
+    /// QUIC cannot be set up.
+    #[error("QUIC cannot be set up: {0}")]
+    Quic(io::Error),
+    /// The gRPC or HTTP port cannot be served.
+    #[error(transparent)]
+    Ports(#[from] PortsError),
+}
+
+impl StartError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Port { source, option, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Some(format!("something else has the port; free it, or choose another with {option} (0 takes a free one)"))
+            }
+            Self::Port { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("ports below 1024 need privileges".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The words of a store error with its cause, once.
+fn words(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+/// The sockets of a controlplane, bound before anything is started.
+#[derive(Debug)]
+pub struct Sockets {
+    quic: UdpSocket,
+    grpc: TcpListener,
+    http: TcpListener,
+}
+
+impl Sockets {
+    /// Binds all ports a configuration names.
+    ///
+    /// # Errors
+    /// When one is taken or not permitted; it names the option that sets it.
+    pub fn bind(config: &Config, options: [&'static str; 3]) -> Result<Self, StartError> {
+        let port = |protocol, address, option| move |source| StartError::Port { protocol, address, option, source };
+        let tcp = |address: SocketAddr| {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok::<_, io::Error>(listener)
+        };
+        let [quic, grpc, http] = options;
+        Ok(Self {
+            quic: bind(config.quic, config.transport.socket_buffer).map_err(port("UDP", config.quic, quic))?,
+            grpc: tcp(config.grpc).map_err(port("TCP", config.grpc, grpc))?,
+            http: tcp(config.http).map_err(port("TCP", config.http, http))?,
+        })
+    }
+}
+
+/// Where a controlplane is.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    /// What clients and workers dial.
+    pub dial: Address,
+    /// UDP.
+    pub quic: SocketAddr,
+    /// gRPC.
+    pub grpc: SocketAddr,
+    /// HTTP.
+    pub http: SocketAddr,
+}
+
+/// A running controlplane.
+#[derive(Debug)]
+pub struct Controlplane {
+    state: Shared,
+    addresses: Addresses,
+    acceptor: Acceptor<Door>,
+    ports: Ports,
+    rooms: TaskTracker,
+    transport: TransportThread,
+}
+
+impl Controlplane {
+    /// Starts a controlplane on bound sockets.
+    ///
+    /// # Errors
+    /// When its data, keys, certificate or ports cannot be used.
+    pub async fn start(config: &Config, sockets: Sockets) -> Result<Self, StartError> {
+        let store = Store::open(config.database.expose(), config.database_pool)
+            .await
+            .map_err(|error| StartError::Store(words(&error)))?;
+        make_folder(&config.data)?;
+        let keyring = open_keys(config)?;
+        let (certificates, resolver, trust) = open_certificates(config)?;
+        let bound = Addresses {
+            quic: sockets.quic.local_addr().map_err(StartError::Quic)?,
+            grpc: sockets.grpc.local_addr().map_err(StartError::Quic)?,
+            http: sockets.http.local_addr().map_err(StartError::Quic)?,
+            dial: config.address(sockets.quic.local_addr().map_err(StartError::Quic)?.port(), trust),
+        };
+        let state: Shared = Arc::new(State {
+            store,
+            keyring,
+            instance: InstanceId::generate(),
+            options: Options {
+                address: bound.dial.clone(),
+                bootstrap_secret: config.bootstrap_secret.clone(),
+                log_bytes_max: config.logs.max_bytes,
+                log_age_max: config.logs.max_age,
+            },
+            sessions: Sessions::default(),
+            logs: Logs::new(Objects::new(config.data.join("logs"))),
+            runs: crate::runs::Runs::default(),
+            failures: crate::limiter::FailureLimiter::default(),
+            placeable: Notify::new(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        });
+        recover(&state).await.map_err(|error| StartError::Store(words(&error)))?;
+        let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
+        let transport = TransportThread::start().map_err(StartError::Quic)?;
+        let acceptor = listen(&state, config, sockets.quic, &identity, &transport)?;
+        let rooms = TaskTracker::new();
+        rooms.spawn(scheduler::run(Arc::clone(&state)));
+        rooms.spawn(janitor::run(Arc::clone(&state), certificates));
+        let desk = Arc::new(FrontDesk::new(Arc::clone(&state), acceptor.gauges(), Arc::clone(&resolver)));
+        let (http, grpc) = (tokio_listener(sockets.http)?, tokio_listener(sockets.grpc)?);
+        let ports = Ports::start(http, grpc, Some(resolver), config.insecure_listen, desk)?;
+        Ok(Self { state, addresses: bound, acceptor, ports, rooms, transport })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Makes the first workspace and gives its admin token; `None` when there
+    /// is a workspace already. For `levers9 dev`, whose user is the operator.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn first_token(&self) -> Result<Option<Secret>, StoreError> {
+        Ok(calls::create_first(&self.state).await?.map(|first| first.token))
+    }
+
+    /// A fresh token of a kind in the first workspace. For `levers9 dev`.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn mint(&self, kind: levers9_wire::token::TokenKind) -> Result<Secret, StoreError> {
+        let workspace: Option<WorkspaceId> = self.state.store.workspaces().await?.first().map(|w| w.id);
+        let (secret, row) = crate::auth::mint(kind, workspace, now_ms(), &mut rand::rng());
+        let worker = (kind == levers9_wire::token::TokenKind::Enrolment).then(levers9_wire::WorkerId::generate);
+        let (pool, expires_ms) = (worker.map(|_| "local".to_owned()), worker.map(|_| now_ms() + calls::ENROLMENT_MS));
+        let row = crate::store::Token { worker, pool, expires_ms, ..row };
+        self.state.store.insert_token(&row).await?;
+        Ok(secret)
+    }
+
+    /// Whether a token is good for people.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn knows(&self, token: &Secret) -> Result<bool, StoreError> {
+        let found = self.state.store.token_by_hash(crate::store::TokenHash::of(token)).await?;
+        Ok(found.is_some_and(|token| token.revoked_ms.is_none()))
+    }
+
+    /// Asks every task to end, with a reason. For `levers9 dev`, whose jobs
+    /// end with it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn cancel_all(&self, reason: &str) -> Result<usize, StoreError> {
+        let live = self.state.store.live_tasks().await?;
+        for now in &live {
+            crate::jobs::cancel(&self.state, now.task.id, reason).await?;
+        }
+        Ok(live.len())
+    }
+
+    /// How many tasks have not ended.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn live_tasks(&self) -> Result<usize, StoreError> {
+        Ok(self.state.store.live_tasks().await?.len())
+    }
+
+    /// Stops in order: nobody new, then everybody is told, then what runs
+    /// ends, then the database is closed. Returns who was late.
+    pub async fn shutdown(self) -> Vec<&'static str> {
+        let mut late = Vec::new();
+        self.state.stopping.cancel();
+        if !self.acceptor.shutdown("the controlplane is shutting down", TELL).await {
+            late.push("sessions");
+        }
+        if self.ports.shutdown(TELL).await > 0 {
+            late.push("connections of the HTTP and gRPC ports");
+        }
+        self.rooms.close();
+        self.state.tasks.close();
+        if tokio::time::timeout(DRAIN, self.rooms.wait()).await.is_err() {
+            late.push("the scheduler");
+        }
+        if tokio::time::timeout(DRAIN, self.state.tasks.wait()).await.is_err() {
+            late.push("calls and log streams");
+        }
+        let _late = tokio::time::timeout(DRAIN, self.state.store.close()).await;
+        let transport = self.transport;
+        let _panicked = tokio::task::spawn_blocking(move || drop(transport)).await;
+        late
+    }
+}
+
+fn tokio_listener(listener: TcpListener) -> Result<tokio::net::TcpListener, StartError> {
+    tokio::net::TcpListener::from_std(listener).map_err(StartError::Quic)
+}
+
+fn make_folder(folder: &Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(folder)
+        .map_err(|source| StartError::Folder { folder: folder.display().to_string(), source })
+}
+
+fn open_keys(config: &Config) -> Result<Keyring, StartError> {
+    match &config.sealing {
+        Sealing::File(path) => Ok(Keyring::load_or_create(path)?),
+        Sealing::Keys { current, previous } => {
+            let previous: Vec<_> = previous.iter().map(|key| *key.expose()).collect();
+            Ok(Keyring::new(current.expose(), &previous)?)
+        }
+    }
+}
+
+fn open_certificates(config: &Config) -> Result<(Certificates, Arc<CertResolver>, Trust), StartError> {
+    match &config.certificate {
+        Certificate::Own(folder) => {
+            let now = levers9_wire::clock::unix_millis() / 1_000;
+            let authority = Authority::open(folder, &config.names, now)?;
+            let (resolver, pin) = (authority.resolver(), authority.pin());
+            Ok((Certificates::Own(authority), resolver, Trust::Pins(vec![pin])))
+        }
+        Certificate::Files { certificate, key } => {
+            let files = Files::open(certificate, key)?;
+            let resolver = files.resolver();
+            // A chain that ends in a CA can be pinned; one that does not is the platform's to judge.
+            let trust = files.pin().map_or(Trust::System, |pin| Trust::Pins(vec![pin]));
+            Ok((Certificates::Files(files), resolver, trust))
+        }
+    }
+}
+
+/// The key that signs resets, kept so that peers notice a restart at once.
+fn reset_keys(data: &Path) -> Result<ServerKeys, StartError> {
+    let path = data.join("reset.key");
+    let keyring = Keyring::load_or_create(&path)?;
+    Ok(ServerKeys { reset: keyring.derive(b"levers9 stateless reset") })
+}
+
+fn listen(
+    state: &Shared,
+    config: &Config,
+    socket: UdpSocket,
+    identity: &Identity,
+    transport: &TransportThread,
+) -> Result<Acceptor<Door>, StartError> {
+    let here = tokio::runtime::Handle::current();
+    let endpoint = {
+        let _on_transport = transport.handle().enter();
+        Endpoint::accepting(socket, &config.transport, identity).map_err(StartError::Quic)?
+    };
+    let limits = Limits { ping_every: config.transport.ping_interval(), ..Limits::default() };
+    let acceptor = Acceptor::new(endpoint, Arc::new(Door::new(Arc::clone(state))), limits, here);
+    let runner = acceptor.clone();
+    transport.handle().spawn(async move { runner.run().await });
+    Ok(acceptor)
+}
+
+/// Brings memory in line with the database after a start.
+async fn recover(state: &Shared) -> Result<(), StoreError> {
+    workers::load(state).await?;
+    let now = now_ms();
+    for live in state.store.live_tasks().await? {
+        // Nobody has had time to come back: the grace begins anew.
+        if !live.task.detached {
+            state.store.set_callers_gone(live.task.id, Some(now)).await?;
+        }
+        if let (Some(fence), Some(attempt)) = (scheduler::fence_of(&live), &live.attempt) {
+            state.logs.begin(fence, attempt.base_line, attempt.log_next, live.task.lines_reserved);
+        }
+    }
+    Ok(())
+}

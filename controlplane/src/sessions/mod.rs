@@ -1,0 +1,176 @@
+//! Who is connected: workers by their id, everybody by their token. The gate
+//! fills it, the scheduler and the calls read it. It never talks to a peer
+//! itself but to end a session.
+
+pub mod takeover;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use levers9_transport::accept::SessionHandle;
+use levers9_wire::v1::{ResetCode, WorkerFacts};
+use levers9_wire::{InstanceId, SessionId, TokenId, WorkerId, WorkspaceId};
+use tokio::time::Instant;
+
+use crate::scheduler::core::Amounts;
+use takeover::{Claims, Verdict};
+
+/// A worker as it is known now.
+#[derive(Debug, Clone)]
+pub struct WorkerNow {
+    /// Which.
+    pub id: WorkerId,
+    /// Its pool.
+    pub pool: String,
+    /// Whom it may serve; `None` for everybody.
+    pub workspace: Option<WorkspaceId>,
+    /// Whom it serves, once it is bound by its first job.
+    pub bound: Option<WorkspaceId>,
+    /// What it has.
+    pub facts: WorkerFacts,
+    /// Its build.
+    pub build: String,
+    /// When it enrolled, in Unix milliseconds.
+    pub created_ms: i64,
+    /// Its session, while it has one.
+    pub session: Option<SessionHandle>,
+    /// The token it came with.
+    pub token: Option<TokenId>,
+    /// Since when it has none; `None` while it has one.
+    pub away_since: Option<Instant>,
+    /// Its attempts were given up already.
+    pub given_up: bool,
+    /// It said that it takes nothing more.
+    pub draining: bool,
+}
+
+impl WorkerNow {
+    /// All it has.
+    #[must_use]
+    pub fn total(&self) -> Amounts {
+        let WorkerFacts { cpu_millis, memory_bytes, gpu_count, .. } = self.facts;
+        Amounts { cpu_millis, memory_bytes, gpus: gpu_count }
+    }
+
+    /// Whom it serves, bound or by enrolment.
+    #[must_use]
+    pub fn serves(&self) -> Option<WorkspaceId> {
+        self.workspace.or(self.bound)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    workers: HashMap<WorkerId, WorkerNow>,
+    claims: HashMap<WorkerId, Claims>,
+    by_session: HashMap<SessionId, (TokenId, SessionHandle)>,
+}
+
+/// Everybody connected.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    inner: Mutex<Inner>,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker process says Hello.
+    pub fn claim(&self, worker: WorkerId, instance: InstanceId, now: Instant) -> Verdict {
+        self.lock().claims.entry(worker).or_default().claim(instance, now)
+    }
+
+    /// The processes that fight over a worker's identity.
+    #[must_use]
+    pub fn fighting(&self, worker: WorkerId, now: Instant) -> Vec<InstanceId> {
+        self.lock().claims.get(&worker).map(|claims| claims.fighting(now)).unwrap_or_default()
+    }
+
+    /// Puts a worker in, or its newer state in the place of the older. An
+    /// older session of it is ended.
+    pub fn put_worker(&self, worker: WorkerNow) {
+        let older = {
+            let mut inner = self.lock();
+            let older = inner.workers.insert(worker.id, worker.clone()).and_then(|before| before.session);
+            older.filter(|old| worker.session.as_ref().is_some_and(|new| new.carrier().number() != old.carrier().number()))
+        };
+        if let Some(older) = older {
+            older.close(ResetCode::Superseded, "superseded by a newer session of this worker");
+        }
+    }
+
+    /// A worker's session has ended. `false` when it was not the current one.
+    pub fn worker_left(&self, worker: WorkerId, instance: InstanceId, session: &SessionHandle, now: Instant) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.workers.get_mut(&worker) else { return false };
+        let current = entry.session.as_ref().is_some_and(|s| s.carrier().number() == session.carrier().number());
+        if !current {
+            return false;
+        }
+        entry.session = None;
+        entry.away_since = Some(now);
+        inner.claims.entry(worker).or_default().ended(instance);
+        true
+    }
+
+    /// Takes a worker out for good.
+    pub fn forget_worker(&self, worker: WorkerId) {
+        self.lock().workers.remove(&worker);
+    }
+
+    /// Changes what is known of a worker.
+    pub fn update_worker(&self, worker: WorkerId, change: impl FnOnce(&mut WorkerNow)) {
+        if let Some(entry) = self.lock().workers.get_mut(&worker) {
+            change(entry);
+        }
+    }
+
+    /// One worker.
+    #[must_use]
+    pub fn worker(&self, worker: WorkerId) -> Option<WorkerNow> {
+        self.lock().workers.get(&worker).cloned()
+    }
+
+    /// All workers, by id.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerNow> {
+        let mut workers: Vec<_> = self.lock().workers.values().cloned().collect();
+        workers.sort_by_key(|worker| worker.id);
+        workers
+    }
+
+    /// A session came in with a token.
+    pub fn opened(&self, token: TokenId, session: &SessionHandle) {
+        self.lock().by_session.insert(session.id(), (token, session.clone()));
+    }
+
+    /// A session has ended.
+    pub fn closed(&self, session: &SessionHandle) {
+        let mut inner = self.lock();
+        let current = inner.by_session.get(&session.id());
+        if current.is_some_and(|(_, kept)| kept.carrier().number() == session.carrier().number()) {
+            inner.by_session.remove(&session.id());
+        }
+    }
+
+    /// Ends every session of a token. Says how many there were.
+    pub fn revoke(&self, token: TokenId) -> usize {
+        let revoked: Vec<_> = {
+            let inner = self.lock();
+            inner.by_session.values().filter(|(of, _)| *of == token).map(|(_, s)| s.clone()).collect()
+        };
+        for session in &revoked {
+            session.close(ResetCode::Revoked, "the token was revoked");
+        }
+        revoked.len()
+    }
+
+    /// How many sessions there are, and of them workers'.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.by_session.len(), inner.workers.values().filter(|w| w.session.is_some()).count())
+    }
+}

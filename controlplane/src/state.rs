@@ -1,0 +1,73 @@
+//! What the rooms of the controlplane share: the store, the keys, who is
+//! connected, the live logs, and the bells that wake the scheduler. It holds
+//! no decision of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use levers9_transport::Address;
+use levers9_wire::InstanceId;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::limiter::FailureLimiter;
+use crate::logs::Logs;
+use crate::runs::Runs;
+use crate::seal::Keyring;
+use crate::sessions::Sessions;
+use crate::store::Store;
+
+/// A caller's grace, from when the last one's session is given up.
+pub const CALLER_GRACE: Duration = Duration::from_secs(120);
+/// A worker without a session for this long is lost.
+pub const WORKER_LOST: Duration = Duration::from_secs(90);
+
+/// What an operator can set of it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What clients and workers are told to dial.
+    pub address: Address,
+    /// Hands out the first token while there is no workspace.
+    pub bootstrap_secret: Option<levers9_wire::token::Secret>,
+    /// The most all logs may take, in bytes.
+    pub log_bytes_max: u64,
+    /// How long logs are kept.
+    pub log_age_max: Duration,
+}
+
+/// Everything, shared.
+#[derive(Debug)]
+pub struct State {
+    /// What must not be forgotten.
+    pub store: Store,
+    /// Seals secrets.
+    pub keyring: Keyring,
+    /// This process.
+    pub instance: InstanceId,
+    /// What an operator set.
+    pub options: Options,
+    /// Who is connected.
+    pub sessions: Sessions,
+    /// What is being said by running jobs.
+    pub logs: Logs,
+    /// The containers that are being driven.
+    pub runs: Runs,
+    /// Slows down who guesses.
+    pub failures: FailureLimiter,
+    /// Rung when something may be placed.
+    pub placeable: Notify,
+    /// Tasks that belong to nobody else.
+    pub tasks: TaskTracker,
+    /// Set when the controlplane stops.
+    pub stopping: CancellationToken,
+}
+
+/// Shared by all rooms.
+pub type Shared = Arc<State>;
+
+/// Now, as the store counts.
+#[must_use]
+pub fn now_ms() -> i64 {
+    i64::try_from(levers9_wire::clock::unix_millis()).unwrap_or(i64::MAX)
+}

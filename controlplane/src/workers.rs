@@ -1,0 +1,211 @@
+//! Serves a worker's session: settles what it runs against what is wanted,
+//! takes in its logs, and notices its going. Placing on it is the scheduler's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use levers9_transport::accept::{Ending, Session, SessionHandle};
+use levers9_transport::link::Opened;
+use levers9_wire::v1::{ResetCode, WorkerFacts, stream_open};
+use levers9_wire::valid::Running;
+use levers9_wire::{InstanceId, TokenId, WorkerId};
+use tokio::time::{Instant, sleep};
+
+use crate::logs::ingest;
+use crate::runs::{self, Drive};
+use crate::scheduler::{fence_of, held_by};
+use crate::sessions::WorkerNow;
+use crate::state::{Shared, now_ms};
+use crate::store::{StoreError, TaskNow, Token, Worker, WorkerState};
+
+/// How often to look whether an enrolled worker has answered a ping.
+const CONFIRM_EVERY: Duration = Duration::from_secs(1);
+
+/// A worker that was let in.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The token it has from now on.
+    pub token: Token,
+    /// The enrolment it came with just now.
+    pub enrolment: Option<TokenId>,
+    /// Which worker.
+    pub worker: WorkerId,
+    /// Its process.
+    pub instance: InstanceId,
+    /// What it has.
+    pub facts: WorkerFacts,
+    /// Its build.
+    pub build: String,
+    /// What it runs.
+    pub inventory: Vec<Running>,
+}
+
+/// Puts the workers of the database in, as away: they have 90 s to come back.
+///
+/// # Errors
+/// When the database fails.
+pub async fn load(state: &Shared) -> Result<(), StoreError> {
+    for worker in state.store.workers().await? {
+        if worker.state == WorkerState::Gone {
+            continue;
+        }
+        state.sessions.put_worker(WorkerNow {
+            id: worker.id,
+            pool: worker.pool,
+            workspace: worker.workspace,
+            bound: worker.bound_workspace,
+            facts: worker.facts,
+            build: worker.build,
+            created_ms: worker.created_ms,
+            session: None,
+            token: None,
+            away_since: Some(Instant::now()),
+            given_up: worker.state == WorkerState::Unreachable,
+            draining: false,
+        });
+    }
+    Ok(())
+}
+
+/// Serves one worker until its session ends.
+pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
+    let handle = session.handle().clone();
+    if let Err(error) = settle(state, &handle, &arrival).await {
+        tracing::warn!(%error, worker = %arrival.worker, "a worker cannot be taken in now");
+        handle.close(ResetCode::Internal, "the controlplane cannot take the worker in now");
+        return;
+    }
+    // An enrolment may be repeated until an answered ping shows that the worker has its token.
+    let mut unconfirmed = arrival.enrolment;
+    loop {
+        tokio::select! {
+            opened = session.next() => {
+                let Some(opened) = opened else { break };
+                take(state, &arrival, &handle, opened);
+            }
+            () = sleep(CONFIRM_EVERY), if unconfirmed.is_some() => {
+                if let Some(enrolment) = unconfirmed.take_if(|_| handle.rtt().is_some())
+                    && let Err(error) = state.store.confirm_enrolment(enrolment).await
+                {
+                    tracing::warn!(%error, "an enrolment cannot be confirmed yet");
+                    unconfirmed = Some(enrolment);
+                }
+            }
+        }
+    }
+    leave(state, &handle, &arrival).await;
+}
+
+fn take(state: &Shared, arrival: &Arrival, session: &SessionHandle, opened: Opened) {
+    match opened.kind {
+        stream_open::Kind::Log(open) => {
+            let serve = ingest::serve(state.clone(), arrival.worker, session.clone(), open, opened.stream);
+            state.tasks.spawn(serve);
+        }
+        _ => {
+            let mut stream = opened.stream;
+            stream.abort(ResetCode::Unsupported);
+        }
+    }
+}
+
+/// Registers the worker and settles its containers. The attempts it should
+/// have are looked up before it is registered: what is placed after cannot be
+/// in its inventory.
+async fn settle(state: &Shared, session: &SessionHandle, arrival: &Arrival) -> Result<(), StoreError> {
+    let held = held_by(state, arrival.worker).await?;
+    let row = register(state, arrival).await?;
+    state.sessions.put_worker(WorkerNow {
+        id: row.id,
+        pool: row.pool,
+        workspace: row.workspace,
+        bound: row.bound_workspace,
+        facts: row.facts,
+        build: row.build,
+        created_ms: row.created_ms,
+        session: Some(session.clone()),
+        token: Some(arrival.token.id),
+        away_since: None,
+        given_up: false,
+        draining: false,
+    });
+    let mut inventory: HashMap<_, _> =
+        arrival.inventory.iter().map(|running| ((running.container, running.generation), running)).collect();
+    for now in held {
+        let Some(fence) = fence_of(&now) else { continue };
+        if inventory.remove(&(fence.container, fence.generation)).is_some() {
+            attach(state, session, &now).await?;
+        } else {
+            runs::lose(state, fence, "its worker no longer has the container").await?;
+        }
+    }
+    for running in inventory.into_values() {
+        tracing::info!(container = %running.container, generation = running.generation.0, "a worker has a container nobody wants");
+        state.tasks.spawn(runs::discard(session.clone(), running.container, running.generation));
+    }
+    state.placeable.notify_one();
+    Ok(())
+}
+
+async fn register(state: &Shared, arrival: &Arrival) -> Result<Worker, StoreError> {
+    let before = state.store.worker(arrival.worker).await?;
+    let row = Worker {
+        id: arrival.worker,
+        workspace: if arrival.token.shared { None } else { arrival.token.workspace },
+        bound_workspace: before.as_ref().and_then(|w| w.bound_workspace),
+        pool: arrival.token.pool.clone().unwrap_or_else(|| "default".to_owned()),
+        facts: arrival.facts.clone(),
+        build: arrival.build.clone(),
+        state: WorkerState::Ready,
+        created_ms: before.map_or_else(now_ms, |w| w.created_ms),
+        last_seen_ms: now_ms(),
+    };
+    state.store.upsert_worker(&row).await?;
+    Ok(row)
+}
+
+/// Goes on driving a container that its worker still has.
+async fn attach(state: &Shared, session: &SessionHandle, now: &TaskNow) -> Result<(), StoreError> {
+    let Some(fence) = fence_of(now) else { return Ok(()) };
+    state.store.reachable(fence).await?;
+    if let Some(attempt) = &now.attempt {
+        state.logs.begin(fence, attempt.base_line, attempt.log_next, now.task.lines_reserved);
+    }
+    state.logs.status_changed(fence.task);
+    let drive = Drive {
+        fence,
+        since_event: now.container.as_ref().map_or(0, |c| c.last_event),
+        spec: None,
+        stop: now.task.cancel_reason.as_deref().map(runs::cancel_order),
+    };
+    state.tasks.spawn(runs::drive(state.clone(), session.clone(), drive));
+    Ok(())
+}
+
+async fn leave(state: &Shared, session: &SessionHandle, arrival: &Arrival) {
+    let ending = session.ended().await;
+    if !state.sessions.worker_left(arrival.worker, arrival.instance, session, Instant::now()) {
+        return;
+    }
+    match &ending {
+        Ending::Lost(lost) => tracing::info!(worker = %arrival.worker, %lost, "a worker is away"),
+        Ending::Bye(reason) => {
+            tracing::info!(worker = %arrival.worker, %reason, "a worker leaves");
+            if let Err(error) = gone(state, arrival.worker).await {
+                tracing::warn!(%error, worker = %arrival.worker, "a worker's leaving cannot be noted");
+            }
+        }
+    }
+}
+
+/// A worker said that it does not come back.
+async fn gone(state: &Shared, worker: WorkerId) -> Result<(), StoreError> {
+    for now in held_by(state, worker).await? {
+        if let Some(fence) = fence_of(&now) {
+            runs::lose(state, fence, "its worker shut down").await?;
+        }
+    }
+    state.store.set_worker_state(worker, WorkerState::Gone).await?;
+    state.sessions.forget_worker(worker);
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! B126: a process that runs out of descriptors takes connections again once
+//! there are some, and keeps those it has.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, setrlimit};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::desk::{get, parts, serve};
+
+/// Set for the child process alone.
+const IN_CHILD: &str = "LEVERS9_TEST_FEW_DESCRIPTORS";
+const LIMIT: u64 = 128;
+
+/// The server's side of the test below; nothing when run by itself.
+#[tokio::test]
+async fn serves_with_few_descriptors() {
+    if std::env::var_os(IN_CHILD).is_none() {
+        return;
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, LIMIT, LIMIT).unwrap();
+    let served = serve().await;
+    println!("\nport {}", served.http);
+    std::future::pending::<()>().await;
+}
+
+struct Server {
+    child: Child,
+    at: SocketAddr,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["descriptors::serves_with_few_descriptors", "--exact", "--nocapture"])
+            .env(IN_CHILD, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let at = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("port ")?.parse().ok());
+        Self { child, at: at.expect("the server says its port") }
+    }
+
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+async fn again(stream: &mut TcpStream) {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = vec![0; 1024];
+    let length = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn the_descriptor_limit_stops_nothing_for_good() {
+    let server = Server::start();
+    let mut established = TcpStream::connect(server.at).await.unwrap();
+    again(&mut established).await;
+    let mut storm = Vec::new();
+    for _ in 0..300 {
+        storm.push(TcpStream::connect(server.at).await.unwrap());
+    }
+    let full = async {
+        while server.descriptors() < 128 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), full).await.expect("the limit is reached");
+    again(&mut established).await;
+    drop(storm);
+    let answer = tokio::time::timeout(Duration::from_secs(2), get(server.at, "/healthz", &[])).await;
+    assert_eq!(parts(&answer.expect("an answer within 2 s")).0, 200);
+    again(&mut established).await;
+}
