@@ -23,8 +23,10 @@ pub const CONNECT: Duration = Duration::from_secs(10);
 const EXPLAIN: Duration = Duration::from_secs(2);
 /// How long an answer may take on a connection that works.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long to take for saying goodbye: long enough for the packet to go out.
-const GOODBYE: Duration = Duration::from_millis(50);
+/// How long to take for saying goodbye.
+const GOODBYE: Duration = Duration::from_millis(250);
+/// How long the last packet may take to leave this machine.
+const LAST_PACKET: Duration = Duration::from_millis(1);
 
 /// How long to wait for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,9 +216,17 @@ impl Client {
         &self.place
     }
 
-    /// Says goodbye.
+    /// Says goodbye, and waits until the controlplane has heard it rather than
+    /// until QUIC has forgotten the connection.
     pub async fn close(self) {
-        self.link.shutdown(GOODBYE).await;
+        let carrier = match &*self.link.status().borrow() {
+            Status::Online { carrier, .. } => carrier.clone(),
+            _ => return,
+        };
+        tokio::select! {
+            () = self.link.shutdown(GOODBYE) => {}
+            _closed = carrier.closed() => sleep(LAST_PACKET).await,
+        }
     }
 }
 

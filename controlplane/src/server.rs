@@ -163,10 +163,10 @@ impl Controlplane {
     /// # Errors
     /// When its data, keys, certificate or ports cannot be used.
     pub async fn start(config: &Config, sockets: Sockets) -> Result<Self, StartError> {
+        make_folder(&config.data)?;
         let store = Store::open(config.database.expose(), config.database_pool)
             .await
             .map_err(|error| StartError::Store(words(&error)))?;
-        make_folder(&config.data)?;
         let keyring = open_keys(config)?;
         let (certificates, resolver, trust) = open_certificates(config)?;
         let bound = Addresses {
@@ -296,7 +296,12 @@ fn tokio_listener(listener: TcpListener) -> Result<tokio::net::TcpListener, Star
 }
 
 fn make_folder(folder: &Path) -> Result<(), StartError> {
-    std::fs::create_dir_all(folder)
+    use std::os::unix::fs::DirBuilderExt as _;
+    // What is in it, keys among others, is nobody else's.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
         .map_err(|source| StartError::Folder { folder: folder.display().to_string(), source })
 }
 

@@ -151,10 +151,14 @@ pub fn impossible(workers: &[Candidate], task: &Waiting) -> Option<String> {
     })
 }
 
-/// What to tell a caller whose task waits.
+/// What to tell a caller whose task waits; nothing when it is about to be placed.
 #[must_use]
 pub fn why_waiting(workers: &[Candidate], task: &Waiting) -> String {
-    let ready = workers.iter().filter(|w| w.ready && w.may_serve(task)).count();
+    let able = || workers.iter().filter(|w| w.ready && w.may_serve(task));
+    if able().any(|w| w.free.covers(&task.need)) {
+        return String::new();
+    }
+    let ready = able().count();
     let wanted = if task.need.gpus > 0 {
         format!(" with {} {}", task.need.gpus, task.gpu_type)
     } else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::desk::{get, parts, serve};
 
@@ -25,7 +26,8 @@ async fn serves_with_few_descriptors() {
     setrlimit(Resource::RLIMIT_NOFILE, LIMIT, LIMIT).unwrap();
     let served = serve().await;
     println!("\nport {}", served.http);
-    std::future::pending::<()>().await;
+    // Longer than the test takes, in case nobody is left to end it.
+    tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
 struct Server {
@@ -70,9 +72,14 @@ async fn the_descriptor_limit_stops_nothing_for_good() {
     let server = Server::start();
     let mut established = TcpStream::connect(server.at).await.unwrap();
     again(&mut established).await;
-    let mut storm = Vec::new();
+    // Those that find the kernel's queue full as well keep trying.
+    let mut storm = JoinSet::new();
     for _ in 0..300 {
-        storm.push(TcpStream::connect(server.at).await.unwrap());
+        let at = server.at;
+        storm.spawn(async move {
+            let _held = TcpStream::connect(at).await;
+            std::future::pending::<()>().await;
+        });
     }
     let full = async {
         while server.descriptors() < 128 {
@@ -81,7 +88,7 @@ async fn the_descriptor_limit_stops_nothing_for_good() {
     };
     tokio::time::timeout(Duration::from_secs(5), full).await.expect("the limit is reached");
     again(&mut established).await;
-    drop(storm);
+    storm.shutdown().await;
     let answer = tokio::time::timeout(Duration::from_secs(2), get(server.at, "/healthz", &[])).await;
     assert_eq!(parts(&answer.expect("an answer within 2 s")).0, 200);
     again(&mut established).await;

@@ -1,0 +1,48 @@
+# levers9: build, run, check. Build caches live outside the checkout, so that
+# a fresh clone reuses them.
+
+CACHE := $(HOME)/.cache/levers9
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+TOOLS := $(CACHE)/tools
+CARGO_DENY_VERSION := 0.20.2
+BIN := $(CARGO_TARGET_DIR)/release
+
+.PHONY: dev build test test-services lint fmt bench clean
+
+# The main job on embedded defaults: a controlplane and a worker on this machine.
+dev:
+	cargo build --release -p levers9
+	@$(BIN)/levers9 dev
+
+build:
+	cargo build --release --workspace
+
+# Everything. What the tests need and the machine lacks is installed first.
+test: test-services
+	cargo build --workspace --bins
+	cargo test --workspace
+
+test-services:
+	@./.ci/services
+
+lint: $(TOOLS)/bin/cargo-deny
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	$(TOOLS)/bin/cargo-deny --log-level error check bans licenses sources
+
+fmt:
+	cargo fmt --all
+
+# Speed and memory beside peers, in one run: transport, then the CLI. Takes minutes.
+bench:
+	cargo build --profile dist -p levers9-bench -p levers9
+	$(CARGO_TARGET_DIR)/dist/levers9-bench transport
+	$(CARGO_TARGET_DIR)/dist/levers9-bench run --cli $(CARGO_TARGET_DIR)/dist/levers9
+
+$(TOOLS)/bin/cargo-deny:
+	cargo install --locked --debug --no-default-features --root $(TOOLS) \
+		--target-dir $(CACHE)/tools-target cargo-deny@$(CARGO_DENY_VERSION)
+
+clean:
+	cargo clean
