@@ -5,6 +5,7 @@
 //! shared. To add a subcommand, add a module, an arm of [`Command`] and one of
 //! `main`.
 
+mod job;
 mod process;
 mod report;
 mod stats;
@@ -33,6 +34,18 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// The whole way of a job: `levers9 run -- true` beside starting `true` directly
+    Run {
+        /// The `levers9` binary
+        #[arg(long, value_name = "FILE")]
+        cli: std::path::PathBuf,
+        /// Fewer repetitions
+        #[arg(long)]
+        quick: bool,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
     /// One side of a measurement; started by this program itself.
     #[command(hide = true)]
     Peer(transport::peer::PeerArgs),
@@ -49,6 +62,7 @@ enum Format {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Transport { quick, format } => print(&transport::measure(quick)?, format),
+        Command::Run { cli, quick, format } => print(&job::measure(&cli, quick)?, format),
         Command::Peer(args) => transport::peer::run(args),
     }
 }

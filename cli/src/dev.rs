@@ -269,7 +269,7 @@ async fn start_worker(controlplane: &Controlplane, settings: &DevSettings) -> Re
         state: Some(state),
         containers,
         process: levers9_worker::runtime::Settings::default(),
-        tuning: levers9_transport::Settings::default(),
+        tuning: levers9_worker::session::tuning(),
     });
     worker.await.map_err(|e: WorkerError| Error::failed("the local worker cannot be started").because(e))
 }

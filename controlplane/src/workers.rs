@@ -21,6 +21,9 @@ use crate::store::{StoreError, TaskNow, Token, Worker, WorkerState};
 /// How often to look whether an enrolled worker has answered a ping.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 
+/// Logs a worker may send at once.
+const LOG_STREAMS: u32 = 512;
+
 /// A worker that was let in.
 #[derive(Debug)]
 pub struct Arrival {
@@ -70,6 +73,8 @@ pub async fn load(state: &Shared) -> Result<(), StoreError> {
 /// Serves one worker until its session ends.
 pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
     let handle = session.handle().clone();
+    // Each of its containers has a log stream.
+    handle.carrier().permit_streams(LOG_STREAMS);
     if let Err(error) = settle(state, &handle, &arrival).await {
         tracing::warn!(%error, worker = %arrival.worker, "a worker cannot be taken in now");
         handle.close(ResetCode::Internal, "the controlplane cannot take the worker in now");

@@ -92,7 +92,7 @@ impl Args {
             state: self.state,
             containers: Config::new(self.data, facts),
             process: crate::runtime::Settings::default(),
-            tuning: levers9_transport::Settings::default(),
+            tuning: crate::session::tuning(),
         })
     }
 }

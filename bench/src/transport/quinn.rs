@@ -27,7 +27,7 @@ fn transport(settings: &Settings, dialer: bool) -> Result<Arc<TransportConfig>> 
     let mut config = TransportConfig::default();
     config
         .max_concurrent_bidi_streams(settings.max_streams.into())
-        .max_concurrent_uni_streams(VarInt::from_u32(16))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(settings.stream_window.into())
         .receive_window(settings.window.into())
         .send_window(settings.send_window)

@@ -1,3 +1,6 @@
+//! What a configuration file may say, and word for word what is said of those
+//! that may not. The cases are texts; nothing here looks at how they are read.
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

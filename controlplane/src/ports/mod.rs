@@ -11,8 +11,8 @@ mod credentials;
 pub mod front;
 mod grpc;
 mod http;
-mod opening;
 mod serve;
+mod timed;
 
 use std::io;
 use std::net::SocketAddr;

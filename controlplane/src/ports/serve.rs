@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::opening::{Begun, Opening};
+use super::timed::{Begun, Timed};
 
 /// Where a request came from, among its extensions.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +180,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _p
         return;
     }
     let Some(tls) = &shared.tls else { return speak(&shared, stream, peer).await };
-    let handshake = tokio::time::timeout(OPENING, tls.accept(stream));
+    let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream));
     match shared.stop.run_until_cancelled(handshake).await {
         Some(Ok(Ok(stream))) => speak(&shared, stream, peer).await,
         Some(Ok(Err(error))) => {
@@ -193,7 +193,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _p
 
 async fn speak<Io: AsyncRead + AsyncWrite + Unpin + 'static>(shared: &Shared, io: Io, peer: SocketAddr) {
     let begun = Begun::default();
-    let io = TokioIo::new(Opening::new(io, OPENING, begun.clone()));
+    let io = TokioIo::new(Timed::new(io, begun.clone()));
     let router = TowerToHyperService::new(shared.router.clone());
     let service = service_fn(move |mut request: http::Request<Incoming>| {
         begun.set();
@@ -233,8 +233,7 @@ impl Seldom {
 
 /// Open connections per port; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
-/// For the TLS handshake, and again for the first request or HTTP/2's preface.
-const OPENING: Duration = Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For the next request's header on an HTTP/1 connection, idle time included:
 /// longer than the 60 s for which balancers keep a connection to use again.
 const IDLE: Duration = Duration::from_secs(75);

@@ -14,6 +14,7 @@ use quinn::{AsyncUdpSocket, EndpointConfig, Runtime as _, TokioRuntime};
 use quinn_proto::HashedConnectionIdGenerator;
 
 use super::socket::Guarded;
+use super::settings::Distance;
 use super::{Carrier, Counters, Lost, Settings, code, socket, tls};
 use crate::cert::CertResolver;
 use crate::trust::Verifier;
@@ -46,7 +47,7 @@ pub struct Identity {
 pub struct Endpoint {
     endpoint: quinn::Endpoint,
     settings: Arc<Settings>,
-    server: Option<Arc<quinn::ServerConfig>>,
+    server: Option<Arc<Accepting>>,
     counters: Arc<Counters>,
 }
 
@@ -108,11 +109,11 @@ impl Endpoint {
             None => EndpointConfig::default(),
         };
         config.rng_seed(seed);
-        let server = identity.map(server_config).transpose()?.map(Arc::new);
+        let server = identity.map(|identity| Accepting::new(identity, settings)).transpose()?.map(Arc::new);
         let counters = Arc::new(Counters::default());
         let endpoint = quinn::Endpoint::new_with_abstract_socket(
             config,
-            server.as_deref().cloned(),
+            server.as_deref().map(|server| (*server.near).clone()),
             Guarded::new(socket, Arc::clone(&counters)),
             Arc::new(TokioRuntime),
         )?;
@@ -150,7 +151,7 @@ impl Endpoint {
         let crypto = tls::client(verifier).map_err(|e| ConnectFailed::Setup(e.to_string()))?;
         let crypto = QuicClientConfig::try_from(crypto).map_err(|e| ConnectFailed::Setup(e.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(self.settings.transport(address.ip(), true));
+        config.transport_config(self.settings.transport(Distance::of(address.ip()), true));
         let connecting = self
             .endpoint
             .connect_with(config, address, name)
@@ -187,13 +188,31 @@ fn first_eight(tag: hmac::Tag) -> [u8; 8] {
     eight
 }
 
-fn server_config(identity: &Identity) -> io::Result<quinn::ServerConfig> {
-    let crypto = tls::server(Arc::clone(&identity.certificate)).map_err(io::Error::other)?;
-    let crypto = QuicServerConfig::try_from(crypto).map_err(io::Error::other)?;
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    // What waits for the accept loop is bounded in number and bytes.
-    config.max_incoming(1024).incoming_buffer_size(16 << 10).incoming_buffer_size_total(4 << 20);
-    Ok(config)
+/// How peers are taken in, by their distance; shared by all of them.
+struct Accepting {
+    near: Arc<quinn::ServerConfig>,
+    far: Arc<quinn::ServerConfig>,
+}
+
+impl Accepting {
+    fn new(identity: &Identity, settings: &Settings) -> io::Result<Self> {
+        let crypto = tls::server(Arc::clone(&identity.certificate)).map_err(io::Error::other)?;
+        let crypto = QuicServerConfig::try_from(crypto).map_err(io::Error::other)?;
+        let mut near = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        // What waits for the accept loop is bounded in number and bytes.
+        near.max_incoming(1024).incoming_buffer_size(16 << 10).incoming_buffer_size_total(4 << 20);
+        let mut far = near.clone();
+        near.transport_config(settings.transport(Distance::Near, false));
+        far.transport_config(settings.transport(Distance::Far, false));
+        Ok(Self { near: Arc::new(near), far: Arc::new(far) })
+    }
+
+    fn config_for(&self, peer: SocketAddr) -> Arc<quinn::ServerConfig> {
+        Arc::clone(match Distance::of(peer.ip()) {
+            Distance::Near => &self.near,
+            Distance::Far => &self.far,
+        })
+    }
 }
 
 /// Why a handshake did not succeed.
@@ -209,7 +228,7 @@ pub(crate) enum ConnectFailed {
 pub struct Inbound {
     incoming: quinn::Incoming,
     settings: Arc<Settings>,
-    server: Arc<quinn::ServerConfig>,
+    server: Arc<Accepting>,
 }
 
 impl fmt::Debug for Inbound {
@@ -248,9 +267,8 @@ impl Inbound {
     /// # Errors
     /// When the handshake fails.
     pub async fn handshake(self) -> Result<Carrier, Lost> {
-        let mut config = (*self.server).clone();
-        config.transport_config(self.settings.transport(self.incoming.remote_address().ip(), false));
-        let connection = self.incoming.accept_with(Arc::new(config))?.await?;
+        let config = self.server.config_for(self.incoming.remote_address());
+        let connection = self.incoming.accept_with(config)?.await?;
         Ok(Carrier::new(connection, &self.settings))
     }
 }

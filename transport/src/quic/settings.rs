@@ -23,7 +23,8 @@ pub enum Congestion {
 /// The tuning of one side.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Streams the peer may have open at once. Each costs 68 bytes up front.
+    /// Streams the peer may have open at once. Each costs 68 bytes up front, so
+    /// this is what most sessions need; [`super::Carrier::permit_streams`] raises it.
     pub max_streams: u32,
     /// What one stream may have in flight, in bytes.
     pub stream_window: u32,
@@ -54,7 +55,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            max_streams: 128,
+            max_streams: 64,
             stream_window: 4 << 20,
             window: 1 << 20,
             window_max: 16 << 20,
@@ -110,20 +111,20 @@ impl Settings {
         crate::session::PING_EVERY.min(self.idle_timeout / 3)
     }
 
-    fn congestion_for(&self, peer: IpAddr) -> Congestion {
-        match self.congestion {
-            Congestion::Auto if is_near(peer) => Congestion::Cubic,
-            Congestion::Auto => Congestion::Bbr,
-            chosen => chosen,
+    fn congestion_for(&self, distance: Distance) -> Congestion {
+        match (self.congestion, distance) {
+            (Congestion::Auto, Distance::Near) => Congestion::Cubic,
+            (Congestion::Auto, Distance::Far) => Congestion::Bbr,
+            (chosen, _) => chosen,
         }
     }
 
-    /// The QUIC library's form of it, for one peer.
-    pub(super) fn transport(&self, peer: IpAddr, dialer: bool) -> Arc<TransportConfig> {
+    /// The QUIC library's form of it, for peers at a distance.
+    pub(super) fn transport(&self, distance: Distance, dialer: bool) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default();
         config
             .max_concurrent_bidi_streams(self.max_streams.into())
-            .max_concurrent_uni_streams(VarInt::from_u32(16))
+            .max_concurrent_uni_streams(VarInt::from_u32(0))
             .stream_receive_window(self.stream_window.into())
             .receive_window(self.window.into())
             .send_window(self.send_window)
@@ -138,7 +139,7 @@ impl Settings {
         config.mtu_discovery_config(Some(mtu));
         // The window must hold ten packets whatever their size.
         let initial_window = (10 * u64::from(self.mtu_max)).max(14_720);
-        match self.congestion_for(peer) {
+        match self.congestion_for(distance) {
             Congestion::Bbr => {
                 let mut bbr = congestion::BbrConfig::default();
                 bbr.initial_window(initial_window.max(200 * 1200));
@@ -154,10 +155,22 @@ impl Settings {
     }
 }
 
-fn is_near(peer: IpAddr) -> bool {
-    match peer.to_canonical() {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+/// How far away a peer is, as far as its address tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Distance {
+    /// On this machine or a private network.
+    Near,
+    /// Anywhere else.
+    Far,
+}
+
+impl Distance {
+    pub(super) fn of(peer: IpAddr) -> Self {
+        let near = match peer.to_canonical() {
+            IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+        };
+        if near { Self::Near } else { Self::Far }
     }
 }
 
@@ -184,9 +197,9 @@ mod tests {
 
     #[test]
     fn near_and_far_peers_get_their_own_congestion_control() {
-        let settings = Settings::default();
-        assert_eq!(settings.congestion_for("10.1.2.3".parse().unwrap()), Congestion::Cubic);
-        assert_eq!(settings.congestion_for("::ffff:127.0.0.1".parse().unwrap()), Congestion::Cubic);
-        assert_eq!(settings.congestion_for("203.0.113.9".parse().unwrap()), Congestion::Bbr);
+        let of = |peer: &str| Settings::default().congestion_for(Distance::of(peer.parse().unwrap()));
+        assert_eq!(of("10.1.2.3"), Congestion::Cubic);
+        assert_eq!(of("::ffff:127.0.0.1"), Congestion::Cubic);
+        assert_eq!(of("203.0.113.9"), Congestion::Bbr);
     }
 }

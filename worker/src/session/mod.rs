@@ -52,6 +52,13 @@ pub struct Settings {
     pub tuning: Tuning,
 }
 
+/// The session's tuning for a worker: the controlplane opens one stream for
+/// each container.
+#[must_use]
+pub fn tuning() -> Tuning {
+    Tuning { max_streams: 512, ..Tuning::default() }
+}
+
 /// Why a worker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
