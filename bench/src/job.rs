@@ -95,7 +95,16 @@ impl Dev {
     fn start(cli: &Path, folder: &Path) -> Result<Self> {
         let data = folder.join("dev");
         let process = Command::new(cli)
-            .args(["dev", "--quic", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"])
+            .args([
+                "dev",
+                "--quic",
+                "127.0.0.1:0",
+                "--grpc",
+                "127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+                "--data",
+            ])
             .arg(&data)
             .env("HOME", folder)
             .env_remove("CONFIG_PATH")

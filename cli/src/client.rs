@@ -44,6 +44,10 @@ pub struct Client {
     place: String,
 }
 
+/// A command that only listens asks this often whether the controlplane is
+/// still the one it knows: a person is looking at the screen.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
 /// Runs what needs a session, on a runtime made for it.
 ///
 /// # Errors
@@ -72,7 +76,7 @@ impl Client {
     /// As [`Client::connect`].
     pub async fn connect_within(target: &Target, patience: Duration) -> Result<Self, Error> {
         let dialer = Dialer::new(target.address.clone());
-        let endpoints = Box::new(|| Endpoint::dialing(&Settings::default()));
+        let endpoints = Box::new(|| Endpoint::dialing(&Settings { keep_alive: KEEP_ALIVE, ..Settings::default() }));
         let me = Arc::new(Me { token: target.token.clone(), instance: InstanceId::generate() });
         // The controlplane opens no streams to a command.
         let (link, _none_come) = Link::start(dialer, endpoints, me, rand::rngs::StdRng::from_os_rng());

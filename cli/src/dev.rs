@@ -258,8 +258,7 @@ async fn start_worker(controlplane: &Controlplane, settings: &DevSettings) -> Re
         let minted = controlplane.mint(TokenKind::Enrolment).await;
         Some(minted.map_err(|e| Error::failed("cannot enroll the local worker").because(e))?)
     };
-    let mut containers =
-        levers9_worker::Config::new(data, facts::measure("process", "", Gpus::default()));
+    let mut containers = levers9_worker::Config::new(data, facts::measure("process", "", Gpus::default()));
     if !settings.command.is_empty() {
         containers.workdir = Some(here()?);
     }

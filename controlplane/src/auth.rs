@@ -100,7 +100,12 @@ pub fn authorize(identity: &Identity, action: Action, object: Option<WorkspaceId
 
 /// A fresh token and its row.
 #[must_use]
-pub fn mint(kind: TokenKind, workspace: Option<WorkspaceId>, now_ms: i64, rng: &mut dyn RngCore) -> (Secret, Token) {
+pub fn mint(
+    kind: TokenKind,
+    workspace: Option<WorkspaceId>,
+    now_ms: i64,
+    rng: &mut dyn RngCore,
+) -> (Secret, Token) {
     let secret = levers9_wire::token::generate(kind, rng);
     let token = Token {
         id: TokenId::new(u64::try_from(now_ms).unwrap_or(0), rng),
@@ -139,9 +144,8 @@ mod tests {
     #[test]
     fn the_table_of_who_may_do_what() {
         use Action::*;
-        const ALL: [Action; 9] = [
-            Submit, Read, Stop, ReadWorkers, EnrollWorker, EnrollShared, Tokens, AdminTokens, Workspaces,
-        ];
+        const ALL: [Action; 9] =
+            [Submit, Read, Stop, ReadWorkers, EnrollWorker, EnrollShared, Tokens, AdminTokens, Workspaces];
         let (mine, theirs) = (workspace(1), workspace(2));
         for kind in TokenKind::ALL {
             let who = identity(kind, Some(mine));

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::calls::{self, Denied};
 use crate::ports::{Asked, AuthorizeError, Authorized, Front, Health};
 use crate::state::{Shared, now_ms};
-use crate::store::{Token, TokenHash, TaskStatus};
+use crate::store::{TaskStatus, Token, TokenHash};
 
 /// Answers for the shared state.
 #[derive(Debug)]
@@ -43,16 +43,22 @@ impl Front for FrontDesk {
     async fn authorize(&self, asked: Asked) -> Result<Authorized, AuthorizeError> {
         let from = asked.peer.ip().to_canonical();
         if self.state.failures.must_wait(from, Instant::now()) {
-            return Err(AuthorizeError::TooMany("too many failures from this address; wait a minute".to_owned()));
+            return Err(AuthorizeError::TooMany(
+                "too many failures from this address; wait a minute".to_owned(),
+            ));
         }
         if let Some(token) = &asked.token {
             let Some(row) = self.token(token).await? else {
                 self.state.failures.failed(from, Instant::now());
                 return Err(AuthorizeError::Unauthenticated("the token is not valid".to_owned()));
             };
-            let person = matches!(row.kind, TokenKind::Admin | TokenKind::Workspace | TokenKind::WorkspaceRestricted);
+            let person =
+                matches!(row.kind, TokenKind::Admin | TokenKind::Workspace | TokenKind::WorkspaceRestricted);
             let (true, Some(workspace)) = (person, row.workspace) else {
-                return Err(AuthorizeError::Denied(format!("a token of kind {} is not for people", row.kind.word())));
+                return Err(AuthorizeError::Denied(format!(
+                    "a token of kind {} is not for people",
+                    row.kind.word()
+                )));
             };
             let found = self.state.store.workspace(workspace).await;
             let name = found.map_err(|error| AuthorizeError::Unavailable(error.to_string()))?;
@@ -60,14 +66,17 @@ impl Front for FrontDesk {
             return Ok(Authorized { workspace, workspace_name, new_token: None });
         }
         let Some(secret) = &asked.bootstrap_secret else {
-            return Err(AuthorizeError::Unauthenticated("there is neither a token nor a bootstrap secret".to_owned()));
+            return Err(AuthorizeError::Unauthenticated(
+                "there is neither a token nor a bootstrap secret".to_owned(),
+            ));
         };
-        let first = calls::authorize_first(&self.state, secret, from, None).await.map_err(|denied| match denied {
-            Denied::TooMany => AuthorizeError::TooMany(denied.to_string()),
-            Denied::Store(_) => AuthorizeError::Unavailable(denied.to_string()),
-            Denied::Wrong => AuthorizeError::Unauthenticated(denied.to_string()),
-            Denied::Off | Denied::Inert => AuthorizeError::Denied(denied.to_string()),
-        })?;
+        let first =
+            calls::authorize_first(&self.state, secret, from, None).await.map_err(|denied| match denied {
+                Denied::TooMany => AuthorizeError::TooMany(denied.to_string()),
+                Denied::Store(_) => AuthorizeError::Unavailable(denied.to_string()),
+                Denied::Wrong => AuthorizeError::Unauthenticated(denied.to_string()),
+                Denied::Off | Denied::Inert => AuthorizeError::Denied(denied.to_string()),
+            })?;
         Ok(Authorized {
             workspace: first.workspace,
             workspace_name: first.workspace_name,
@@ -82,7 +91,8 @@ impl Front for FrontDesk {
         } else {
             Err("the certificate has expired".to_owned())
         };
-        let stopping = if self.state.stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+        let stopping =
+            if self.state.stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
         let parts = vec![
             ("database".to_owned(), database),
             ("certificate".to_owned(), certificate),
@@ -105,9 +115,17 @@ impl Front for FrontDesk {
                 "Handshakes and greetings under way.",
                 self.gauges.arriving.load(Ordering::Relaxed).to_string(),
             ),
-            ("levers9_tasks_pending", "Tasks waiting for a first place.", with(TaskStatus::Pending).to_string()),
+            (
+                "levers9_tasks_pending",
+                "Tasks waiting for a first place.",
+                with(TaskStatus::Pending).to_string(),
+            ),
             ("levers9_tasks_running", "Tasks running.", with(TaskStatus::Running).to_string()),
-            ("levers9_tasks_retrying", "Tasks waiting for another place.", with(TaskStatus::Retry).to_string()),
+            (
+                "levers9_tasks_retrying",
+                "Tasks waiting for another place.",
+                with(TaskStatus::Retry).to_string(),
+            ),
             ("levers9_log_segments", "Log segments kept.", segments.segments.to_string()),
             ("levers9_log_bytes", "Bytes of log segments kept.", segments.bytes.to_string()),
             ("levers9_database_connections", "Database connections open.", pool.open.to_string()),

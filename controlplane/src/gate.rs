@@ -43,7 +43,11 @@ impl Door {
         Self { state, callers: Arc::default() }
     }
 
-    async fn decide(&self, hello: valid::Hello, peer: SocketAddr) -> Result<(v1::Welcome, Admitted), Refusal> {
+    async fn decide(
+        &self,
+        hello: valid::Hello,
+        peer: SocketAddr,
+    ) -> Result<(v1::Welcome, Admitted), Refusal> {
         if hello.token.is_empty() {
             return nobody(&hello);
         }
@@ -66,7 +70,8 @@ impl Door {
             }
             _ => (token, None),
         };
-        let worker = token.worker.ok_or_else(|| Refusal::new(RefuseCode::TokenKind, "the token names no worker"))?;
+        let worker =
+            token.worker.ok_or_else(|| Refusal::new(RefuseCode::TokenKind, "the token names no worker"))?;
         welcome.worker = worker.to_wire();
         self.claim(worker, hello.instance)?;
         let facts = hello.worker.unwrap_or_default();
@@ -91,7 +96,8 @@ impl Door {
             return Err(Refusal::new(RefuseCode::TokenRevoked, "the token was revoked"));
         }
         // An enrolment that was claimed in time may be repeated after its end; the claim decides.
-        let expired = token.expires_ms.is_some_and(|end| end <= now_ms()) && token.kind != TokenKind::Enrolment;
+        let expired =
+            token.expires_ms.is_some_and(|end| end <= now_ms()) && token.kind != TokenKind::Enrolment;
         if expired {
             return Err(Refusal::new(RefuseCode::TokenRevoked, "the token has expired"));
         }
@@ -100,7 +106,9 @@ impl Door {
 
     async fn welcome(&self, token: &Token) -> Result<v1::Welcome, Refusal> {
         let name = match token.workspace {
-            Some(id) => self.state.store.workspace(id).await.map_err(busy)?.map(|w| w.name).unwrap_or_default(),
+            Some(id) => {
+                self.state.store.workspace(id).await.map_err(busy)?.map(|w| w.name).unwrap_or_default()
+            }
             None => String::new(),
         };
         Ok(v1::Welcome {
@@ -181,7 +189,9 @@ fn check_role(role: Role, kind: TokenKind) -> Result<(), Refusal> {
         return Ok(());
     }
     let text = match role {
-        Role::Cli => format!("a token of kind {} is not for people; log in with another: levers9 login", kind.word()),
+        Role::Cli => {
+            format!("a token of kind {} is not for people; log in with another: levers9 login", kind.word())
+        }
         Role::Worker => {
             format!("a token of kind {} cannot start a worker; make one: levers9 worker enroll", kind.word())
         }

@@ -48,7 +48,11 @@ pub async fn run(state: Shared, certificates: Certificates) {
         if matches!(renewed, Ok(true)) {
             tracing::info!("showing a renewed certificate from now on");
         }
-        say(&mut said.0, renewed.err().map(|e| e.to_string()), "the certificate in force stays: the new one is no good");
+        say(
+            &mut said.0,
+            renewed.err().map(|e| e.to_string()),
+            "the certificate in force stays: the new one is no good",
+        );
         let tidied = tidy(&state).await;
         say(&mut said.1, tidied.err().map(|e| e.to_string()), "old rows and logs cannot be removed now");
         state.logs.tidy();

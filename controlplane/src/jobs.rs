@@ -123,7 +123,8 @@ pub fn answer_aad(request: RequestId) -> Vec<u8> {
 #[must_use]
 pub fn spec(state: &Shared, now: &TaskNow, fence: Fence, env: Option<&Sealed>) -> v1::ContainerSpec {
     let opened = env.and_then(|sealed| state.keyring.open(&env_aad(fence.task), sealed).ok());
-    let env = opened.and_then(|plain| v1::ContainerSpec::decode(plain.as_slice()).ok()).unwrap_or_default().env;
+    let env =
+        opened.and_then(|plain| v1::ContainerSpec::decode(plain.as_slice()).ok()).unwrap_or_default().env;
     let mut resources = now.task.resources.clone();
     let need = core::need_of(&resources);
     (resources.cpu_millis, resources.memory_bytes) = (need.cpu_millis, need.memory_bytes);

@@ -21,7 +21,8 @@ struct Args {
 }
 
 /// Ports and the keys of the configuration that set them.
-const KEYS: [&str; 3] = ["`quic` in the configuration", "`grpc` in the configuration", "`http` in the configuration"];
+const KEYS: [&str; 3] =
+    ["`quic` in the configuration", "`grpc` in the configuration", "`http` in the configuration"];
 
 fn main() -> ExitCode {
     let args = Args::parse();

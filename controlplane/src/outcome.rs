@@ -25,14 +25,21 @@ pub fn of_event(ended: &RunEnded, known: Known<'_>) -> (AttemptState, Then) {
         Outcome::Exited if ended.exit_code == 0 => {
             (AttemptState::Complete, end(TaskStatus::Complete, Some(0), &ended.reason))
         }
-        Outcome::Exited => (AttemptState::Failed, end(TaskStatus::Error, Some(ended.exit_code), &ended.reason)),
+        Outcome::Exited => {
+            (AttemptState::Failed, end(TaskStatus::Error, Some(ended.exit_code), &ended.reason))
+        }
         Outcome::Signaled => {
-            let reason =
-                if ended.reason.is_empty() { format!("killed by signal {}", ended.signal) } else { ended.reason.clone() };
+            let reason = if ended.reason.is_empty() {
+                format!("killed by signal {}", ended.signal)
+            } else {
+                ended.reason.clone()
+            };
             (AttemptState::Failed, end(TaskStatus::Error, Some(128 + ended.signal), &reason))
         }
         Outcome::TimedOut => (AttemptState::TimedOut, end(TaskStatus::Timeout, Some(124), &ended.reason)),
-        Outcome::StartFailed => (AttemptState::Failed, end(TaskStatus::Error, Some(ended.exit_code), &ended.reason)),
+        Outcome::StartFailed => {
+            (AttemptState::Failed, end(TaskStatus::Error, Some(ended.exit_code), &ended.reason))
+        }
         Outcome::OutOfMemory => (AttemptState::Failed, end(TaskStatus::Error, Some(137), &ended.reason)),
         Outcome::Stopped => match known.cancel_reason {
             Some(reason) => (AttemptState::Cancelled, end(TaskStatus::Cancelled, None, reason)),
@@ -50,7 +57,10 @@ pub fn of_event(ended: &RunEnded, known: Known<'_>) -> (AttemptState, Then) {
 pub fn lost(reason: &str, known: Known<'_>) -> (AttemptState, Then) {
     if let Some(cancelled) = known.cancel_reason {
         let reason = cancelled.to_owned();
-        return (AttemptState::Cancelled, Then::End { status: TaskStatus::Cancelled, exit_code: None, reason });
+        return (
+            AttemptState::Cancelled,
+            Then::End { status: TaskStatus::Cancelled, exit_code: None, reason },
+        );
     }
     if known.lost_before < known.max_retries {
         return (AttemptState::Lost, Then::Retry { reason: reason.to_owned() });
@@ -86,10 +96,14 @@ mod tests {
         assert_eq!(of(ended(Outcome::Exited)), (TaskStatus::Complete, Some(0)));
         assert_eq!(of(RunEnded { exit_code: 7, ..ended(Outcome::Exited) }), (TaskStatus::Error, Some(7)));
         assert_eq!(of(RunEnded { signal: 9, ..ended(Outcome::Signaled) }), (TaskStatus::Error, Some(137)));
-        assert_eq!(of(RunEnded { exit_code: 127, ..ended(Outcome::StartFailed) }), (TaskStatus::Error, Some(127)));
+        assert_eq!(
+            of(RunEnded { exit_code: 127, ..ended(Outcome::StartFailed) }),
+            (TaskStatus::Error, Some(127))
+        );
         assert_eq!(of(ended(Outcome::TimedOut)), (TaskStatus::Timeout, Some(124)));
         assert_eq!(of(ended(Outcome::OutOfMemory)), (TaskStatus::Error, Some(137)));
-        for retried in [Outcome::UnknownContainer, Outcome::Refused, Outcome::WorkerFailed, Outcome::Stopped] {
+        for retried in [Outcome::UnknownContainer, Outcome::Refused, Outcome::WorkerFailed, Outcome::Stopped]
+        {
             assert_eq!(of(ended(retried)), (TaskStatus::Retry, None), "{retried:?}");
         }
         // A worker of a later version may say what this build does not know.
@@ -101,7 +115,10 @@ mod tests {
         let known = Known { cancel_reason: Some("asked"), ..FRESH };
         for outcome in [Outcome::Stopped, Outcome::UnknownContainer, Outcome::WorkerFailed] {
             let then = of_event(&ended(outcome), known).1;
-            assert_eq!(then, Then::End { status: TaskStatus::Cancelled, exit_code: None, reason: "asked".into() });
+            assert_eq!(
+                then,
+                Then::End { status: TaskStatus::Cancelled, exit_code: None, reason: "asked".into() }
+            );
         }
         // One that had finished all the same, has.
         assert_eq!(status(&of_event(&ended(Outcome::Exited), known).1).0, TaskStatus::Complete);

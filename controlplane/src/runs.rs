@@ -126,7 +126,8 @@ async fn order(stream: &mut Stream, kind: run_order::Kind) -> Result<(), StreamE
 
 /// Tells a worker to end a container the controlplane does not want.
 pub async fn discard(session: SessionHandle, container: ContainerId, generation: Generation) {
-    let open = v1::RunOpen { container: container.to_wire(), generation: generation.0, ..v1::RunOpen::default() };
+    let open =
+        v1::RunOpen { container: container.to_wire(), generation: generation.0, ..v1::RunOpen::default() };
     let discard = async {
         let mut stream = session.open(stream_open::Kind::Run(open)).await?;
         let stop = v1::StopContainer {

@@ -82,9 +82,9 @@ impl StartError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Port { source, option, .. } if source.kind() == io::ErrorKind::AddrInUse => {
-                Some(format!("something else has the port; free it, or choose another with {option} (0 takes a free one)"))
-            }
+            Self::Port { source, option, .. } if source.kind() == io::ErrorKind::AddrInUse => Some(format!(
+                "something else has the port; free it, or choose another with {option} (0 takes a free one)"
+            )),
             Self::Port { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("ports below 1024 need privileges".to_owned())
             }
@@ -118,7 +118,8 @@ impl Sockets {
     /// # Errors
     /// When one is taken or not permitted; it names the option that sets it.
     pub fn bind(config: &Config, options: [&'static str; 3]) -> Result<Self, StartError> {
-        let port = |protocol, address, option| move |source| StartError::Port { protocol, address, option, source };
+        let port =
+            |protocol, address, option| move |source| StartError::Port { protocol, address, option, source };
         let tcp = |address: SocketAddr| {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
@@ -126,7 +127,11 @@ impl Sockets {
         };
         let [quic, grpc, http] = options;
         Ok(Self {
-            quic: bind(config.quic, config.transport.socket_buffer).map_err(port("UDP", config.quic, quic))?,
+            quic: bind(config.quic, config.transport.socket_buffer).map_err(port(
+                "UDP",
+                config.quic,
+                quic,
+            ))?,
             grpc: tcp(config.grpc).map_err(port("TCP", config.grpc, grpc))?,
             http: tcp(config.http).map_err(port("TCP", config.http, http))?,
         })
@@ -228,8 +233,10 @@ impl Controlplane {
     pub async fn mint(&self, kind: levers9_wire::token::TokenKind) -> Result<Secret, StoreError> {
         let workspace: Option<WorkspaceId> = self.state.store.workspaces().await?.first().map(|w| w.id);
         let (secret, row) = crate::auth::mint(kind, workspace, now_ms(), &mut rand::rng());
-        let worker = (kind == levers9_wire::token::TokenKind::Enrolment).then(levers9_wire::WorkerId::generate);
-        let (pool, expires_ms) = (worker.map(|_| "local".to_owned()), worker.map(|_| now_ms() + calls::ENROLMENT_MS));
+        let worker =
+            (kind == levers9_wire::token::TokenKind::Enrolment).then(levers9_wire::WorkerId::generate);
+        let (pool, expires_ms) =
+            (worker.map(|_| "local".to_owned()), worker.map(|_| now_ms() + calls::ENROLMENT_MS));
         let row = crate::store::Token { worker, pool, expires_ms, ..row };
         self.state.store.insert_token(&row).await?;
         Ok(secret)

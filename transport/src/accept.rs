@@ -393,17 +393,10 @@ impl<G: Gate> Acceptor<G> {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
         let (ended, ending) = watch::channel(None);
         let rtt_us = Arc::new(AtomicU64::new(0));
-        let handle =
-            SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending };
+        let handle = SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending };
         let counted = Counted::new(&self.gauges, |g| &g.sessions);
-        let keeper = Keeper {
-            carrier: carrier.clone(),
-            send,
-            recv,
-           
-            rtt_us,
-            ping_every: self.limits.ping_every,
-        };
+        let keeper =
+            Keeper { carrier: carrier.clone(), send, recv, rtt_us, ping_every: self.limits.ping_every };
         self.tasks.spawn(async move {
             let _counted = counted;
             let acceptor =

@@ -62,7 +62,9 @@ pub enum BadArgs {
     #[error("--gpu-type: {0}")]
     GpuType(#[from] valid::Invalid),
     /// Only unisolated jobs can be run.
-    #[error("the only runtime of this build is `process`, which does not isolate jobs from this machine or from each other; say --allow-unisolated if that is what you want")]
+    #[error(
+        "the only runtime of this build is `process`, which does not isolate jobs from this machine or from each other; say --allow-unisolated if that is what you want"
+    )]
     Unisolated,
 }
 

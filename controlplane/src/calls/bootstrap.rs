@@ -37,7 +37,9 @@ pub struct Authorized {
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
     /// There is no secret to know.
-    #[error("this controlplane was started without a bootstrap secret, so it hands out no first token; set LEVERS9_BOOTSTRAP_SECRET or controlplane.auth.bootstrapSecret and restart it")]
+    #[error(
+        "this controlplane was started without a bootstrap secret, so it hands out no first token; set LEVERS9_BOOTSTRAP_SECRET or controlplane.auth.bootstrapSecret and restart it"
+    )]
     Off,
     /// There is a workspace already.
     #[error("a workspace exists already, so the bootstrap secret has no effect; ask an admin for a token")]
@@ -99,10 +101,13 @@ async fn keep(state: &Shared, request: RequestId, authorized: &Authorized) -> Re
 async fn kept(state: &Shared, request: RequestId) -> Result<Option<Authorized>, StoreError> {
     let Some(sealed) = state.store.answer(None, request).await? else { return Ok(None) };
     let plain = state.keyring.open(&answer_aad(request), &sealed).ok();
-    let Some(message) = plain.and_then(|p| v1::AuthorizeAnswer::decode(p.as_slice()).ok()) else { return Ok(None) };
+    let Some(message) = plain.and_then(|p| v1::AuthorizeAnswer::decode(p.as_slice()).ok()) else {
+        return Ok(None);
+    };
     let token = Secret::new(message.token);
     let row = state.store.token_by_hash(TokenHash::of(&token)).await?;
-    let fresh = row.is_some_and(|row| row.last_used_ms.is_none() && now_ms() - row.created_ms < REPEATABLE_MS);
+    let fresh =
+        row.is_some_and(|row| row.last_used_ms.is_none() && now_ms() - row.created_ms < REPEATABLE_MS);
     let workspace = WorkspaceId::from_wire(&message.workspace).ok().flatten();
     Ok(workspace.filter(|_| fresh).map(|workspace| Authorized {
         workspace,

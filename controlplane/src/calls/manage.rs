@@ -44,7 +44,8 @@ pub(super) async fn worker_list(state: &Shared, who: &Identity) -> Answered {
     let candidates = candidates(state).await?;
     let mut workers = Vec::new();
     for worker in state.sessions.workers() {
-        let mine = who.kind == TokenKind::Admin || worker.serves().is_none_or(|own| Some(own) == who.workspace);
+        let mine =
+            who.kind == TokenKind::Admin || worker.serves().is_none_or(|own| Some(own) == who.workspace);
         if mine {
             let containers = held_by(state, worker.id).await?.len();
             workers.push(to_worker(state, &worker, free_on(&candidates, worker.id), containers));
@@ -96,7 +97,11 @@ fn to_worker(
     }
 }
 
-pub(super) async fn worker_enroll(state: &Shared, who: &Identity, asked: v1::WorkerEnrollRequest) -> Answered {
+pub(super) async fn worker_enroll(
+    state: &Shared,
+    who: &Identity,
+    asked: v1::WorkerEnrollRequest,
+) -> Answered {
     let workspace = allowed(who, Action::EnrollWorker)?;
     if asked.shared && !authorize(who, Action::EnrollShared, None) {
         return Err(denied("only an admin may enroll a worker that serves every workspace"));
@@ -130,7 +135,8 @@ pub(super) async fn workspace_list(state: &Shared, who: &Identity) -> Answered {
     if !sees_all {
         allowed(who, Action::Read)?;
     }
-    let workspaces = all.iter().filter(|w| sees_all || Some(w.id) == who.workspace).map(to_workspace).collect();
+    let workspaces =
+        all.iter().filter(|w| sees_all || Some(w.id) == who.workspace).map(to_workspace).collect();
     Ok(call_answer::Answer::WorkspaceList(v1::WorkspaceListAnswer { workspaces }))
 }
 
@@ -150,7 +156,8 @@ pub(super) async fn workspace_create(
     if !authorize(who, Action::Workspaces, None) {
         return Err(denied("only an admin may create workspaces"));
     }
-    name::label("workspace", &asked.name).map_err(|bad| Refused::new(FailureCode::Invalid, bad.to_string()))?;
+    name::label("workspace", &asked.name)
+        .map_err(|bad| Refused::new(FailureCode::Invalid, bad.to_string()))?;
     let now = now_ms();
     let workspace = Workspace { id: WorkspaceId::generate(), name: asked.name, created_ms: now };
     let (secret, row) = mint(TokenKind::Workspace, Some(workspace.id), now, &mut rand::rng());
@@ -159,9 +166,10 @@ pub(super) async fn workspace_create(
             workspace: Some(to_workspace(&workspace)),
             token: secret.expose().to_owned(),
         })),
-        Err(StoreError::Conflict(_)) => {
-            Err(Refused::new(FailureCode::Conflict, format!("there is a workspace {:?} already", workspace.name)))
-        }
+        Err(StoreError::Conflict(_)) => Err(Refused::new(
+            FailureCode::Conflict,
+            format!("there is a workspace {:?} already", workspace.name),
+        )),
         Err(error) => Err(error.into()),
     }
 }
@@ -198,12 +206,14 @@ pub(super) async fn token_create(state: &Shared, who: &Identity, asked: v1::Toke
         Some(TokenKind::Admin) => return Err(denied("only an admin may create admin tokens")),
         _ => {
             let kind = name::printable(&asked.kind, 40);
-            let text = format!("{kind:?} is no kind of token that can be made; they are workspace, workspace_restricted and admin");
+            let text = format!(
+                "{kind:?} is no kind of token that can be made; they are workspace, workspace_restricted and admin"
+            );
             return Err(Refused::new(FailureCode::Invalid, text));
         }
     };
-    let container =
-        ContainerId::from_wire(&asked.container).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
+    let container = ContainerId::from_wire(&asked.container)
+        .map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
     let (secret, row) = mint(kind, Some(workspace), now_ms(), &mut rand::rng());
     let row = Token { container, ..row };
     state.store.insert_token(&row).await?;

@@ -24,8 +24,8 @@ use crate::logs::follow::{self, Callers};
 use crate::state::{Shared, now_ms};
 use crate::store::{Answer, StoreError};
 
-pub use manage::ENROLMENT_MS;
 pub use bootstrap::{Authorized, Denied, authorize_first, create_first};
+pub use manage::ENROLMENT_MS;
 
 /// Calls and follows of one session that are served at once.
 const AT_ONCE: usize = 64;
@@ -104,7 +104,10 @@ pub async fn serve_nobody(state: &Shared, mut session: Session) {
         }) => {
             let secret = levers9_wire::token::Secret::new(asked.bootstrap_secret);
             let request = RequestId::from_wire(&request_id).ok().flatten();
-            authorize_first(state, &secret, peer.ip(), request).await.map(bootstrap::to_answer).map_err(bootstrap::to_refused)
+            authorize_first(state, &secret, peer.ip(), request)
+                .await
+                .map(bootstrap::to_answer)
+                .map_err(bootstrap::to_refused)
         }
         stream_open::Kind::Call(_) => {
             Err(Refused::new(FailureCode::Denied, "this needs a token").hint("log in: levers9 login"))
@@ -117,8 +120,10 @@ pub async fn serve_nobody(state: &Shared, mut session: Session) {
 async fn answer(state: &Shared, who: &Identity, open: v1::CallOpen, mut stream: Stream) {
     let answered = match (RequestId::from_wire(&open.request_id), open.request) {
         (Ok(Some(id)), Some(request)) => dispatch(state, who, id, request).await,
-        (_, None) => Err(Refused::new(FailureCode::Unsupported, "this controlplane does not know the request")
-            .hint("the controlplane may be older than your levers9")),
+        (_, None) => {
+            Err(Refused::new(FailureCode::Unsupported, "this controlplane does not know the request")
+                .hint("the controlplane may be older than your levers9"))
+        }
         _ => Err(Refused::new(FailureCode::Invalid, "the request has no id")),
     };
     reply(&mut stream, answered).await;
@@ -147,14 +152,17 @@ async fn dispatch(state: &Shared, who: &Identity, id: RequestId, request: call_o
         R::TokenList(_) => manage::token_list(state, who).await,
         R::TokenDelete(asked) => manage::token_delete(state, who, asked).await,
         R::WorkerEnroll(asked) => once(state, who, id, || manage::worker_enroll(state, who, asked)).await,
-        R::WorkspaceCreate(asked) => once(state, who, id, || manage::workspace_create(state, who, asked)).await,
+        R::WorkspaceCreate(asked) => {
+            once(state, who, id, || manage::workspace_create(state, who, asked)).await
+        }
         R::TokenCreate(asked) => once(state, who, id, || manage::token_create(state, who, asked)).await,
     }
 }
 
 /// The workspace of somebody who may do something in it.
 fn allowed(who: &Identity, action: Action) -> Result<WorkspaceId, Refused> {
-    let denied = || Refused::new(FailureCode::Denied, format!("a token of kind {} may not do this", who.kind.word()));
+    let denied =
+        || Refused::new(FailureCode::Denied, format!("a token of kind {} may not do this", who.kind.word()));
     let workspace = who.workspace.ok_or_else(denied)?;
     if authorize(who, action, Some(workspace)) { Ok(workspace) } else { Err(denied()) }
 }
@@ -173,9 +181,10 @@ async fn once<F: Future<Output = Answered>>(
     }
     let answer = act().await?;
     let plain = v1::CallAnswer { answer: Some(answer.clone()) }.encode_to_vec();
-    let sealed = state.keyring.seal(&answer_aad(request), &plain).map_err(|error| {
-        Refused::new(FailureCode::Internal, error.to_string())
-    })?;
+    let sealed = state
+        .keyring
+        .seal(&answer_aad(request), &plain)
+        .map_err(|error| Refused::new(FailureCode::Internal, error.to_string()))?;
     let kept = Answer { workspace: who.workspace, request, answer: sealed, created_ms: now_ms() };
     match state.store.remember(kept).await? {
         None => Ok(answer),

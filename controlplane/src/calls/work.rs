@@ -13,9 +13,15 @@ use crate::store::{Attempt, ContainerState, TaskFilter, TaskNow, TaskStatus};
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 1_000;
 
-pub(super) async fn submit(state: &Shared, who: &Identity, id: RequestId, asked: v1::SubmitRequest) -> Answered {
+pub(super) async fn submit(
+    state: &Shared,
+    who: &Identity,
+    id: RequestId,
+    asked: v1::SubmitRequest,
+) -> Answered {
     let workspace = allowed(who, Action::Submit)?;
-    let job = valid::Submit::try_from(asked).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
+    let job =
+        valid::Submit::try_from(asked).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
     match jobs::submit(state, workspace, id, job).await {
         Ok(answer) => Ok(call_answer::Answer::Submit(answer)),
         Err(SubmitError::Impossible(reason)) => Err(Refused::new(FailureCode::Impossible, reason)
@@ -28,7 +34,8 @@ pub(super) async fn submit(state: &Shared, who: &Identity, id: RequestId, asked:
 pub(super) async fn task_list(state: &Shared, who: &Identity, asked: v1::TaskListRequest) -> Answered {
     allowed(who, Action::Read)?;
     let statuses = asked.status.iter().map(|word| status(word)).collect::<Result<Vec<_>, _>>()?;
-    let before = TaskId::from_wire(&asked.before).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
+    let before =
+        TaskId::from_wire(&asked.before).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
     let limit = if asked.limit == 0 { DEFAULT_LIMIT } else { asked.limit.min(MAX_LIMIT) };
     let tasks = state.store.tasks(TaskFilter { scope: who.scope(), statuses, before, limit }).await?;
     Ok(call_answer::Answer::TaskList(v1::TaskListAnswer { tasks: tasks.iter().map(to_task).collect() }))
@@ -38,7 +45,10 @@ fn status(word: &str) -> Result<TaskStatus, Refused> {
     TaskStatus::from_word(&word.to_ascii_uppercase()).ok_or_else(|| {
         let known: Vec<_> = TaskStatus::ALL.iter().map(|s| s.word()).collect();
         let word = levers9_wire::name::printable(word, 32);
-        Refused::new(FailureCode::Invalid, format!("{word:?} is no task status; they are {}", known.join(", ")))
+        Refused::new(
+            FailureCode::Invalid,
+            format!("{word:?} is no task status; they are {}", known.join(", ")),
+        )
     })
 }
 
@@ -65,7 +75,11 @@ pub(super) async fn task_stop(state: &Shared, who: &Identity, asked: v1::TaskSto
     Ok(call_answer::Answer::TaskStop(v1::TaskStopAnswer { status: status.word().to_owned() }))
 }
 
-pub(super) async fn container_list(state: &Shared, who: &Identity, asked: v1::ContainerListRequest) -> Answered {
+pub(super) async fn container_list(
+    state: &Shared,
+    who: &Identity,
+    asked: v1::ContainerListRequest,
+) -> Answered {
     allowed(who, Action::Read)?;
     let statuses = if asked.all { Vec::new() } else { TaskStatus::LIVE.to_vec() };
     let filter = TaskFilter { scope: who.scope(), statuses, before: None, limit: MAX_LIMIT };
@@ -74,7 +88,11 @@ pub(super) async fn container_list(state: &Shared, who: &Identity, asked: v1::Co
     Ok(call_answer::Answer::ContainerList(v1::ContainerListAnswer { containers }))
 }
 
-pub(super) async fn container_stop(state: &Shared, who: &Identity, asked: v1::ContainerStopRequest) -> Answered {
+pub(super) async fn container_stop(
+    state: &Shared,
+    who: &Identity,
+    asked: v1::ContainerStopRequest,
+) -> Answered {
     let missing = || Refused::not_found("container").hint("levers9 container list shows them");
     let id = ContainerId::from_wire(&asked.container).ok().flatten().ok_or_else(missing)?;
     let task = state.store.task_of_container(id).await?.ok_or_else(missing)?;

@@ -214,14 +214,16 @@ impl Config {
         report.finish().map(|()| Self(values))
     }
 
-    /// What clients are told to dial: `publicAddress`, or the first name and
-    /// the port that QUIC is bound to.
+    /// What clients are told to dial: `publicAddress`, or else the address QUIC
+    /// is bound to where the certificate names it, or else the first name; then
+    /// with the port that QUIC is bound to.
     #[must_use]
     pub fn address(&self, bound_port: u16, trust: Trust) -> Address {
+        let bound = self.quic.ip().to_string();
         let (host, port) = match (&self.public_address, self.names.first()) {
             (Some(public), _) => (public.host.clone(), public.port),
-            (None, Some(name)) => (name.clone(), bound_port),
-            (None, None) => (self.quic.ip().to_string(), bound_port),
+            (None, Some(first)) if !self.names.contains(&bound) => (first.clone(), bound_port),
+            (None, _) => (bound, bound_port),
         };
         Address { host, port, trust }
     }

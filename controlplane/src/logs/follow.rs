@@ -61,11 +61,17 @@ enum FollowError {
 }
 
 /// Serves a Follow stream of somebody.
-pub async fn serve(state: Shared, callers: Arc<Callers>, who: Identity, open: v1::FollowOpen, mut stream: Stream) {
+pub async fn serve(
+    state: Shared,
+    callers: Arc<Callers>,
+    who: Identity,
+    open: v1::FollowOpen,
+    mut stream: Stream,
+) {
     let found = find(&state, &who, &open.id).await;
     let result = match found {
         Ok(Some(task)) => {
-            let counted = open.caller && authorize(&who, Action::Stop, who.workspace);
+            let counted = open.caller && authorize(&who, Action::Submit, who.workspace);
             if counted {
                 callers.add(task);
                 note_callers(&state, task, None).await;
@@ -76,7 +82,9 @@ pub async fn serve(state: Shared, callers: Arc<Callers>, who: Identity, open: v1
             }
             followed
         }
-        Ok(None) => refuse(&mut stream, FailureCode::NotFound, "no such task or container", "levers9 task list").await,
+        Ok(None) => {
+            refuse(&mut stream, FailureCode::NotFound, "no such task or container", "levers9 task list").await
+        }
         Err(error) => refuse(&mut stream, FailureCode::Unavailable, &error.to_string(), "").await,
     };
     match result {
@@ -122,7 +130,12 @@ async fn find(state: &Shared, who: &Identity, id: &[u8]) -> Result<Option<TaskId
     Ok(found.filter(|now| authorize(who, Action::Read, Some(now.task.workspace))).map(|now| now.task.id))
 }
 
-async fn follow(state: &Shared, task: TaskId, open: &v1::FollowOpen, stream: &mut Stream) -> Result<(), FollowError> {
+async fn follow(
+    state: &Shared,
+    task: TaskId,
+    open: &v1::FollowOpen,
+    stream: &mut Stream,
+) -> Result<(), FollowError> {
     let log = state.logs.of(task);
     let mut watch = log.watch();
     let mut since = open.since_line;
@@ -142,7 +155,8 @@ async fn follow(state: &Shared, task: TaskId, open: &v1::FollowOpen, stream: &mu
             continue;
         }
         if !open.follow || (over && tail_is_here(&now, &log, &mut ended_at)) {
-            return send(stream, follow_event::Kind::Ended(ending(&now, over && is_complete(&now, &log)))).await;
+            return send(stream, follow_event::Kind::Ended(ending(&now, over && is_complete(&now, &log))))
+                .await;
         }
         tokio::select! {
             _changed = watch.changed() => {}
@@ -162,7 +176,12 @@ async fn follow(state: &Shared, task: TaskId, open: &v1::FollowOpen, stream: &mu
 /// What was told last: status, attempt and note.
 type Told = Option<(TaskStatus, u32, String)>;
 
-async fn tell_status(state: &Shared, now: &TaskNow, told: &mut Told, stream: &mut Stream) -> Result<(), FollowError> {
+async fn tell_status(
+    state: &Shared,
+    now: &TaskNow,
+    told: &mut Told,
+    stream: &mut Stream,
+) -> Result<(), FollowError> {
     let note = jobs::waiting_note(state, now).await?;
     let news = (now.task.status, now.task.attempts, note);
     if told.as_ref() == Some(&news) {

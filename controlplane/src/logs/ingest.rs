@@ -36,8 +36,15 @@ enum IngestError {
 }
 
 /// Serves one Log stream of a worker until its end.
-pub async fn serve(state: Shared, worker: WorkerId, session: SessionHandle, open: v1::LogOpen, mut stream: Stream) {
-    let (Ok(Some(container)), generation) = (ContainerId::from_wire(&open.container), Generation(open.generation))
+pub async fn serve(
+    state: Shared,
+    worker: WorkerId,
+    session: SessionHandle,
+    open: v1::LogOpen,
+    mut stream: Stream,
+) {
+    let (Ok(Some(container)), generation) =
+        (ContainerId::from_wire(&open.container), Generation(open.generation))
     else {
         stream.abort(v1::ResetCode::Protocol);
         return;
@@ -188,8 +195,15 @@ impl<'a> Intake<'a> {
         self.acknowledge(stream).await
     }
 
-    async fn seal(&self, first_index: u64, next_index: u64, records: &[v1::LogRecord]) -> Result<(), IngestError> {
-        let Some(base) = self.log.live().as_ref().map(|live| live.line_of(0)) else { return Err(IngestError::Stale) };
+    async fn seal(
+        &self,
+        first_index: u64,
+        next_index: u64,
+        records: &[v1::LogRecord],
+    ) -> Result<(), IngestError> {
+        let Some(base) = self.log.live().as_ref().map(|live| live.line_of(0)) else {
+            return Err(IngestError::Stale);
+        };
         let bytes = objects::encode(records).map_err(StreamError::Frame)?;
         let task = self.fence.task;
         // The length is in the name, so that a longer run from the same index is another object.

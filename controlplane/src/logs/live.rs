@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(live.push(record(2, 0), now), Err(OutOfOrder::Gap { got: 2, expected: 1 }));
         assert_eq!(live.push(record(6, 5), now), Ok(()));
         assert_eq!(live.push(record(0, 0), now), Ok(()), "one that is known is skipped");
-        let lines: Vec<_> = live.lines_after(0, 1 << 20).iter().map(|l| (l.line, l.dropped_records)).collect();
+        let lines: Vec<_> =
+            live.lines_after(0, 1 << 20).iter().map(|l| (l.line, l.dropped_records)).collect();
         assert_eq!(lines, [(1, 0), (7, 5)]);
     }
 

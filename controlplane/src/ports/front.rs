@@ -1,6 +1,6 @@
 //! What the ports ask of the controlplane behind them, and nothing more: who
 //! somebody is, whether all is well, what the numbers are. The controlplane
-//! implements [`Front`]; [`super::http`] and [`super::grpc`] call it. It knows
+//! implements [`Front`]; the routes of both ports call it. It knows
 //! neither HTTP nor gRPC.
 
 use std::future::Future;

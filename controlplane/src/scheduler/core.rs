@@ -118,7 +118,8 @@ pub fn place(workers: &mut [Candidate], waiting: &[Waiting]) -> Vec<(TaskId, Wor
 #[must_use]
 pub fn impossible(workers: &[Candidate], task: &Waiting) -> Option<String> {
     use levers9_wire::quantity::{show_cpu, show_memory};
-    let mine: Vec<_> = workers.iter().filter(|w| w.workspace.is_none_or(|own| own == task.workspace)).collect();
+    let mine: Vec<_> =
+        workers.iter().filter(|w| w.workspace.is_none_or(|own| own == task.workspace)).collect();
     if mine.is_empty() {
         return None;
     }

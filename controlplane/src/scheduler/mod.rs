@@ -64,7 +64,8 @@ impl Scheduler {
 
     async fn try_pass(&mut self, timers: bool) -> Result<(), StoreError> {
         if timers || self.lease.is_none() {
-            self.lease = self.state.store.acquire_lease(LEASE, self.state.instance, LEASE_TTL_MS, now_ms()).await?;
+            self.lease =
+                self.state.store.acquire_lease(LEASE, self.state.instance, LEASE_TTL_MS, now_ms()).await?;
         }
         let Some(lease) = self.lease.clone() else { return Ok(()) };
         if timers {
@@ -194,7 +195,8 @@ pub fn fence_of(now: &TaskNow) -> Option<Fence> {
 /// When the database fails.
 pub async fn held_by(state: &Shared, worker: WorkerId) -> Result<Vec<TaskNow>, StoreError> {
     let live = state.store.live_tasks().await?;
-    let held = |now: &TaskNow| now.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final());
+    let held =
+        |now: &TaskNow| now.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final());
     Ok(live.into_iter().filter(held).collect())
 }
 
@@ -234,7 +236,9 @@ pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
         gpu_type: worker.facts.gpu_type.clone(),
         total: worker.total(),
         free: free_of(&worker),
-        ready: worker.session.is_some() && !worker.draining && state.sessions.fighting(worker.id, now).is_empty(),
+        ready: worker.session.is_some()
+            && !worker.draining
+            && state.sessions.fighting(worker.id, now).is_empty(),
     };
     Ok(state.sessions.workers().into_iter().map(candidate).collect())
 }

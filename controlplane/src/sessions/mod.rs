@@ -94,7 +94,9 @@ impl Sessions {
         let older = {
             let mut inner = self.lock();
             let older = inner.workers.insert(worker.id, worker.clone()).and_then(|before| before.session);
-            older.filter(|old| worker.session.as_ref().is_some_and(|new| new.carrier().number() != old.carrier().number()))
+            older.filter(|old| {
+                worker.session.as_ref().is_some_and(|new| new.carrier().number() != old.carrier().number())
+            })
         };
         if let Some(older) = older {
             older.close(ResetCode::Superseded, "superseded by a newer session of this worker");
@@ -102,10 +104,17 @@ impl Sessions {
     }
 
     /// A worker's session has ended. `false` when it was not the current one.
-    pub fn worker_left(&self, worker: WorkerId, instance: InstanceId, session: &SessionHandle, now: Instant) -> bool {
+    pub fn worker_left(
+        &self,
+        worker: WorkerId,
+        instance: InstanceId,
+        session: &SessionHandle,
+        now: Instant,
+    ) -> bool {
         let mut inner = self.lock();
         let Some(entry) = inner.workers.get_mut(&worker) else { return false };
-        let current = entry.session.as_ref().is_some_and(|s| s.carrier().number() == session.carrier().number());
+        let current =
+            entry.session.as_ref().is_some_and(|s| s.carrier().number() == session.carrier().number());
         if !current {
             return false;
         }

@@ -13,8 +13,8 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AsyncUdpSocket, EndpointConfig, Runtime as _, TokioRuntime};
 use quinn_proto::HashedConnectionIdGenerator;
 
-use super::socket::Guarded;
 use super::settings::Distance;
+use super::socket::Guarded;
 use super::{Carrier, Counters, Lost, Settings, code, socket, tls};
 use crate::cert::CertResolver;
 use crate::trust::Verifier;

@@ -185,9 +185,12 @@ impl Carrier {
         (SendHalf { stream: send }, recv)
     }
 
-    /// Closes at once; what was not acknowledged is lost.
+    /// Closes at once; what was not acknowledged is lost. One that is gone
+    /// already stays gone for its first reason.
     pub fn close(&self, why: ResetCode, words: &str) {
-        self.connection.close(code(why), words.as_bytes());
+        if self.connection.close_reason().is_none() {
+            self.connection.close(code(why), words.as_bytes());
+        }
     }
 
     /// Waits until it is gone, and says why. Cancel safe.

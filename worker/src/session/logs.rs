@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use levers9_transport::stream::{Stream, StreamError};
-use levers9_wire::v1::{self, stream_open};
 use levers9_wire::limits;
+use levers9_wire::v1::{self, stream_open};
 use tokio::time::sleep;
 
 use super::Session;
@@ -28,7 +28,9 @@ pub(super) async fn send(session: Session, handle: Handle) {
         while session.containers.get(handle.container(), handle.generation()).is_some() {
             match once(&session, &handle, &spool).await {
                 Ok(()) => return,
-                Err(error) => tracing::debug!(%error, container = %handle.container(), "a log stream broke; opening another"),
+                Err(error) => {
+                    tracing::debug!(%error, container = %handle.container(), "a log stream broke; opening another")
+                }
             }
             sleep(PAUSE).await;
         }

@@ -69,7 +69,9 @@ pub enum StartError {
     #[error("cannot use the state folder: {0}")]
     State(std::io::Error),
     /// There is no token.
-    #[error("there is no token: set LEVERS9_WORKER_TOKEN, or --token-file, to what `levers9 worker enroll` printed")]
+    #[error(
+        "there is no token: set LEVERS9_WORKER_TOKEN, or --token-file, to what `levers9 worker enroll` printed"
+    )]
     NoToken,
 }
 

@@ -39,7 +39,10 @@ fn begin(session: &Session, run: valid::Run) -> Result<Handle, Refused> {
 
 async fn refuse(refused: Refused, since: u64, stream: &mut Stream) -> Result<(), StreamError> {
     let ended = run_event::Kind::Ended(refused.ended());
-    stream.send.send(&v1::RunEvent { sequence: since + 1, kind: Some(ended), ..v1::RunEvent::default() }).await?;
+    stream
+        .send
+        .send(&v1::RunEvent { sequence: since + 1, kind: Some(ended), ..v1::RunEvent::default() })
+        .await?;
     // Its acknowledgement ends the stream.
     while let Some(order) = stream.recv.next::<v1::RunOrder>().await? {
         if matches!(order.kind, Some(run_order::Kind::AckEvent(_))) {

@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn a_kept_token_is_preferred_and_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
-        let open = |given: &str| TokenStore::open(Some(folder.path().to_owned()), Some(Secret::new(given))).unwrap();
+        let open =
+            |given: &str| TokenStore::open(Some(folder.path().to_owned()), Some(Secret::new(given))).unwrap();
         let store = open("enrolment");
         assert_eq!(store.current().expose(), "enrolment");
         store.replace(Secret::new("worker"));

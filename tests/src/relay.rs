@@ -1,0 +1,134 @@
+//! A UDP relay between a peer and a controlplane, that can be cut: nothing
+//! passes then and nobody is told, as with a pulled plug.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often threads look whether they are to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The relay; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    to: SocketAddr,
+    front: UdpSocket,
+    cut: AtomicBool,
+    ended: AtomicBool,
+    /// Raised when peers are to appear from other ports: what belongs to an
+    /// older number ends.
+    epoch: AtomicU32,
+    backs: Mutex<HashMap<SocketAddr, Arc<UdpSocket>>>,
+}
+
+impl Relay {
+    /// A relay to an address.
+    ///
+    /// # Panics
+    /// When there are no sockets.
+    #[must_use]
+    pub fn to(to: SocketAddr) -> Self {
+        let front = socket();
+        let address = front.local_addr().expect("a bound socket has an address");
+        let (cut, ended, epoch) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU32::new(0));
+        let shared = Arc::new(Shared { to, front, cut, ended, epoch, backs: Mutex::default() });
+        let forth = Arc::clone(&shared);
+        std::thread::spawn(move || forth.forth());
+        Self { address, shared }
+    }
+
+    /// A controlplane's address with this relay's host and port in it.
+    ///
+    /// # Panics
+    /// When it is no address.
+    #[must_use]
+    pub fn in_place_of(&self, address: &str) -> String {
+        let (_, pins) = address.split_once('#').expect("an address with pins");
+        format!("levers9://{}#{pins}", self.address)
+    }
+
+    /// Drops everything from now on.
+    pub fn cut(&self) {
+        self.shared.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes everything again.
+    pub fn restore(&self) {
+        self.shared.cut.store(false, Ordering::SeqCst);
+    }
+
+    /// Lets peers appear from other ports from now on, as a NAT that forgot them.
+    pub fn rebind(&self) {
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.backs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn passes(&self) -> bool {
+        !self.cut.load(Ordering::SeqCst)
+    }
+
+    /// From peers to the controlplane.
+    fn forth(self: Arc<Self>) {
+        let mut buffer = vec![0; 65_536];
+        while !self.ended() {
+            let Ok((n, from)) = self.front.recv_from(&mut buffer) else { continue };
+            if self.passes() {
+                // Refused means that nobody listens there now: lost, for UDP.
+                let _lost = self.back(from).send(&buffer[..n]);
+            }
+        }
+    }
+
+    /// The socket that stands for a peer.
+    fn back(self: &Arc<Self>, peer: SocketAddr) -> Arc<UdpSocket> {
+        let mut backs = self.backs.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = backs.entry(peer).or_insert_with(|| {
+            let back = socket();
+            back.connect(self.to).expect("a UDP socket connects");
+            let back = Arc::new(back);
+            let (shared, socket) = (Arc::clone(self), Arc::clone(&back));
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            std::thread::spawn(move || shared.fro(&socket, peer, epoch));
+            back
+        });
+        Arc::clone(made)
+    }
+
+    /// From the controlplane to one peer.
+    fn fro(&self, socket: &UdpSocket, peer: SocketAddr, epoch: u32) {
+        let mut buffer = vec![0; 65_536];
+        while !self.ended() && self.epoch.load(Ordering::SeqCst) == epoch {
+            if let Ok(n) = socket.recv(&mut buffer)
+                && self.passes()
+            {
+                let _lost = self.front.send_to(&buffer[..n], peer);
+            }
+        }
+    }
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a UDP socket");
+    socket.set_read_timeout(Some(LOOK)).expect("a timeout can be set");
+    socket
+}
