@@ -4,7 +4,7 @@
 //! how much it has looked at, so that none passes by looking at nothing.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The crates beside each other at the top, by package name and folder.
@@ -252,22 +252,4 @@ fn nothing_is_unsafe() {
     let word = concat!("un", "safe");
     none("no unsafe code", &lines_where(&sources, |line| words(code(line)).any(|found| found == word)));
     assert!(read("Cargo.toml").contains("unsafe_code = \"forbid\""), "the workspace no longer forbids it");
-}
-
-#[test]
-fn tests_are_one_binary_with_modules() {
-    // Each file directly in a `tests` folder, or folder with a main.rs there, is linked as a program.
-    let direct = |path: &String| {
-        let parts: Vec<&str> = path.split('/').collect();
-        matches!(parts.as_slice(), [_, "tests", _] | [_, "tests", _, "main.rs"]) && path.ends_with(".rs")
-    };
-    let binaries: Vec<PathBuf> = sources().into_iter().filter(direct).map(PathBuf::from).collect();
-    assert!(binaries.len() > 4, "only {} test programs were found", binaries.len());
-    let first = |path: &PathBuf| {
-        let text = read(&path.to_string_lossy());
-        text.lines().next() != Some("#![cfg(test)]")
-    };
-    let broken: Vec<String> =
-        binaries.into_iter().filter(first).map(|path| path.display().to_string()).collect();
-    none("a test program opens with #![cfg(test)], so that tests may unwrap", &broken);
 }

@@ -1,0 +1,269 @@
+//! What the tests of the surface share: one world for those that can, a person
+//! with a token of their own, an operator who starts a controlplane by hand,
+//! and text in a form that is the same on every machine.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use levers9_tests::live::{Signal, tail};
+use levers9_tests::{Backend, Home, Live, Output, Worker, World, wait};
+
+/// How long anything may take that has no promise of its own.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A world with one worker.
+pub(crate) struct Shared {
+    pub(crate) world: World,
+    pub(crate) worker: Worker,
+}
+
+/// The world that tests share which neither stop nor count anything in it.
+pub(crate) fn shared() -> &'static Shared {
+    static SHARED: OnceLock<Shared> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let world = World::start(Backend::Sqlite);
+        let worker = world.worker("one");
+        Shared { world, worker }
+    })
+}
+
+/// Somebody with a token, an address and nothing stored.
+pub(crate) struct Person {
+    pub(crate) home: Home,
+    address: String,
+    token: String,
+}
+
+impl Person {
+    pub(crate) fn new(address: impl Into<String>, token: impl Into<String>) -> Self {
+        Self { home: Home::new(), address: address.into(), token: token.into() }
+    }
+
+    pub(crate) fn of(world: &World, token: impl Into<String>) -> Self {
+        Self::new(world.controlplane.address(), token)
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.home.command("levers9", args);
+        command.env("LEVERS9_ADDRESS", &self.address).env("LEVERS9_TOKEN", &self.token);
+        command
+    }
+
+    pub(crate) fn cli(&self, args: &[&str]) -> Output {
+        Output::of(self.command(args))
+    }
+
+    pub(crate) fn cli_spawn(&self, args: &[&str]) -> Live {
+        Live::spawn(self.command(args))
+    }
+
+    /// Submits a script as a detached task.
+    pub(crate) fn submit(&self, script: &str) -> String {
+        self.cli(&["run", "--detach", "--", "sh", "-c", script]).ok().text().trim().to_owned()
+    }
+
+    /// A worker process of its own workspace, connected.
+    pub(crate) fn worker(&self, data: &str) -> Live {
+        let enrolment = self.cli(&["worker", "enroll", "--format", "json"]).ok().json();
+        let worker = start_worker(&self.home, &self.address, text(&enrolment["token"]), data, &[]);
+        worker.wait_errors("online", PATIENCE);
+        worker
+    }
+}
+
+/// Starts a worker by hand; its log is on its standard error.
+pub(crate) fn start_worker(
+    home: &Home,
+    address: &str,
+    token: &str,
+    data: &str,
+    env: &[(&str, &str)],
+) -> Live {
+    let mut command = home.command("levers9-worker", &["--allow-unisolated", "--controlplane", address]);
+    command.arg("--data").arg(home.path().join(data)).env("LEVERS9_WORKER_TOKEN", token);
+    command.envs(env.iter().copied());
+    Live::spawn(command)
+}
+
+/// A new token of a kind, made by the world's admin: its id and itself.
+pub(crate) fn new_token(world: &World, kind: &str) -> (String, String) {
+    let made = world.cli(&["token", "create", "--kind", kind, "--format", "json"]).ok().json();
+    (text(&made["id"]).to_owned(), text(&made["key"]).to_owned())
+}
+
+/// Somebody with a new token of a kind in the first workspace.
+pub(crate) fn person(world: &World, kind: &str) -> Person {
+    Person::of(world, new_token(world, kind).1)
+}
+
+/// A new workspace and somebody in it.
+pub(crate) fn workspace(world: &World, name: &str) -> Person {
+    let made = world.cli(&["workspace", "create", name, "--format", "json"]).ok().json();
+    Person::of(world, text(&made["token"]))
+}
+
+/// The text of a JSON string.
+#[track_caller]
+pub(crate) fn text(value: &serde_json::Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+/// A token that looks like one and is none.
+pub(crate) fn unknown_token() -> String {
+    format!("l9_ws_{}", "u".repeat(64))
+}
+
+/// The path of a file of a person's own configuration.
+pub(crate) fn config_file(home: &Home) -> PathBuf {
+    home.path().join("home/.levers9/config")
+}
+
+/// A UDP port nobody listens on, below those that systems give out by themselves.
+pub(crate) fn closed_port() -> SocketAddr {
+    let free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
+    let from = 20_000 + u16::try_from(std::process::id() % 8_000).expect("a small number");
+    let port = (from..32_000).find(free).expect("a free port");
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// A controlplane an operator starts from a configuration of their own.
+pub(crate) struct Operator {
+    pub(crate) home: Home,
+    pub(crate) live: Live,
+    pub(crate) dial: String,
+    pub(crate) http: SocketAddr,
+}
+
+impl Operator {
+    /// Starts one on free ports with more lines of configuration.
+    pub(crate) fn start(home: Home, config: &str, env: &[(&str, &str)]) -> Self {
+        let config = format!("{}{config}", config_in(&home.path().join("data")));
+        let live = start_controlplane(&home, &config, env);
+        live.wait_errors(": ready dial=", PATIENCE);
+        let log = live.errors();
+        let line = log.lines().find(|line| line.contains(": ready dial=")).expect("the line waited for");
+        let field = |name: &str| {
+            let word = line.split(' ').find_map(|word| word.strip_prefix(name));
+            word.unwrap_or_else(|| panic!("no {name} in {line}")).to_owned()
+        };
+        let http = field("http=").parse().expect("an address");
+        Self { home, live, dial: field("dial="), http }
+    }
+
+    /// Somebody with a token.
+    pub(crate) fn person(&self, token: impl Into<String>) -> Person {
+        Person::new(&self.dial, token)
+    }
+}
+
+/// Configuration for free ports and a data folder.
+pub(crate) fn config_in(data: &Path) -> String {
+    let ports = "quic: 127.0.0.1:0\ngrpc: 127.0.0.1:0\nhttp: 127.0.0.1:0\nnames: [127.0.0.1]\n";
+    format!("data: {}\n{ports}", data.display())
+}
+
+/// Starts a controlplane from this configuration; its log is on its standard error.
+pub(crate) fn start_controlplane(home: &Home, config: &str, env: &[(&str, &str)]) -> Live {
+    let file = home.path().join("config.yaml");
+    std::fs::write(&file, config).expect("the configuration is written");
+    let mut command = home.command("levers9-controlplane", &["--config", "config.yaml"]);
+    command.envs(env.iter().copied());
+    Live::spawn(command)
+}
+
+/// Compares the whole of what a command said and how it ended.
+#[track_caller]
+pub(crate) fn fails(output: &Output, code: i32, errors: &str) {
+    says(output, code, "", errors);
+}
+
+/// Compares the whole of what a command printed, said and ended with.
+#[track_caller]
+pub(crate) fn says(output: &Output, code: i32, printed: &str, errors: &str) {
+    let (out, err) = (normal(&output.text()), normal(&output.stderr));
+    let did = (output.code, out.trim_end(), err.trim_end());
+    assert_eq!(did, (code, printed, errors), "{}", output.what);
+}
+
+/// Text without what differs from run to run: folders, ports, ids, pins, tokens.
+pub(crate) fn normal(text: &str) -> String {
+    let folder = std::env::temp_dir().join("levers9-test-").display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric();
+    let text = replace(text, &folder, plain, "[HOME]");
+    let text = replace(&text, "127.0.0.1:", |c| c.is_ascii_digit(), "127.0.0.1:[PORT]");
+    let text = replace(&text, "sha256:", |c| c.is_ascii_hexdigit(), "sha256:[PIN]");
+    let mut text = replace(&text, "l9_", |c| plain(c) || "_-".contains(c), "[TOKEN]");
+    while let Some(at) = (0..text.len()).find(|at| is_id(text.as_bytes().get(*at..at + 36))) {
+        text.replace_range(at..at + 36, "[ID]");
+    }
+    text
+}
+
+/// Replaces `start` and what follows of `more`, where something does, by `with`.
+fn replace(text: &str, start: &str, more: impl Fn(char) -> bool, with: &str) -> String {
+    let mut parts = text.split(start);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(&more);
+        out.push_str(if rest.len() < part.len() { with } else { start });
+        out.push_str(rest);
+    }
+    out
+}
+
+fn is_id(bytes: Option<&[u8]>) -> bool {
+    let dash = |at: usize| [8, 13, 18, 23].contains(&at);
+    let good = |(at, byte): (usize, &u8)| if dash(at) { *byte == b'-' } else { byte.is_ascii_hexdigit() };
+    bytes.is_some_and(|bytes| bytes.iter().enumerate().all(good))
+}
+
+/// Waits until a process has ended and compares all it said.
+#[track_caller]
+pub(crate) fn ends(live: &mut Live, code: i32, printed: &str, errors: &str) {
+    let ended = live.wait(PATIENCE);
+    let (out, err) = (normal(&live.text()), normal(&live.errors()));
+    assert_eq!((ended, out.trim_end(), err.trim_end()), (code, printed, errors));
+}
+
+/// Stops a process in order.
+pub(crate) fn terminate(live: &mut Live) -> i32 {
+    live.signal(Signal::SIGTERM);
+    live.wait(Duration::from_secs(40))
+}
+
+/// Looks until a file or log of a process holds some words.
+pub(crate) fn wait_lines(live: &Live, lines: usize) {
+    live.wait_text(&format!("{lines} lines"), PATIENCE, |text| text.lines().count() >= lines);
+}
+
+/// An HTTP/1.1 request with headers: status code and body.
+pub(crate) fn request(address: SocketAddr, head: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).expect("the HTTP port accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let asked = format!("{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{lines}\r\n");
+    stream.write_all(asked.as_bytes()).expect("it is sent");
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let code = code.unwrap_or_else(|| panic!("no answer to {head}: {read:?} {}", tail(&answer, 500)));
+    (code, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+/// Waits until a task of the world runs.
+pub(crate) fn running(world: &World, task: &str) {
+    let _task = world.wait_status(task, "RUNNING", PATIENCE);
+}
+
+/// Waits until a task has a status as somebody sees it.
+pub(crate) fn wait_status(person: &Person, task: &str, status: &str) {
+    wait::until(&format!("task {task} is {status}"), PATIENCE, || {
+        let shown = person.cli(&["task", "show", task, "--format", "json"]).ok().json();
+        if shown["status"] == status { Ok(()) } else { Err(format!("{shown:#}")) }
+    });
+}

@@ -1,0 +1,182 @@
+//! Golden vectors: what a few messages are on the wire, byte by byte. Both
+//! directions are checked, since a round trip alone passes when both sides are
+//! wrong in the same way. They may still change until the first release; from
+//! then on old ones stay as they are and new ones are added.
+
+#![cfg(test)]
+
+use levers9_wire::v1::{self, control_frame, run_event, stream_open};
+use levers9_wire::{frame, limits};
+use prost::Message;
+
+/// Bytes from lines of hexadecimal with comments after `#`.
+fn bytes(text: &str) -> Vec<u8> {
+    text.lines()
+        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap_or_else(|_| panic!("{byte:?} is no byte")))
+        .collect()
+}
+
+fn check<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, message: &M, golden: &str) {
+    let golden = bytes(golden);
+    let encoded = frame::to_bytes(message, limits::FRAME).unwrap();
+    assert_eq!(encoded.as_ref(), golden.as_slice(), "{name} is written otherwise");
+    let mut decoder = frame::Decoder::new();
+    decoder.feed(&golden);
+    assert_eq!(decoder.next::<M>(limits::FRAME).unwrap().as_ref(), Some(message), "{name} is read otherwise");
+    decoder.finish().unwrap();
+    // Cut anywhere it is incomplete, never another message.
+    for end in 0..golden.len() {
+        let mut decoder = frame::Decoder::new();
+        decoder.feed(&golden[..end]);
+        assert_eq!(decoder.next::<M>(limits::FRAME).unwrap(), None, "{name} cut at {end}");
+    }
+}
+
+#[test]
+fn stream_opens() {
+    let open = |kind| v1::StreamOpen { kind: Some(kind) };
+    check(
+        "control",
+        &open(stream_open::Kind::Control(v1::ControlOpen {})),
+        "02        # the frame has 2 bytes
+         0a 00     # field 1, control: nothing",
+    );
+    let log = v1::LogOpen { container: (0..16).collect(), generation: 3 };
+    check(
+        "log",
+        &open(stream_open::Kind::Log(log)),
+        "16        # the frame has 22 bytes
+         1a 14     # field 3, log: 20 bytes
+         0a 10 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  # 1 container: 16 bytes
+         10 03     # 2 generation",
+    );
+    let call = v1::CallOpen {
+        request_id: vec![7; 16],
+        request: Some(v1::call_open::Request::TaskStop(v1::TaskStopRequest { task: vec![9; 16] })),
+    };
+    check(
+        "call",
+        &open(stream_open::Kind::Call(call)),
+        "28        # the frame has 40 bytes
+         22 26     # field 4, call: 38 bytes
+         0a 10 07 07 07 07 07 07 07 07 07 07 07 07 07 07 07 07  # 1 request id
+         32 12     # 6 task_stop: 18 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 task",
+    );
+    let follow = v1::FollowOpen {
+        id: vec![9; 16],
+        since_line: 300,
+        tail: Some(0),
+        follow: true,
+        caller: true,
+        ..v1::FollowOpen::default()
+    };
+    check(
+        "follow",
+        &open(stream_open::Kind::Follow(follow)),
+        "1d        # the frame has 29 bytes
+         4a 1b     # field 9, follow: 27 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 id
+         10 ac 02  # 2 since_line: 300
+         18 00     # 3 tail: 0, present
+         20 01     # 4 follow
+         28 01     # 5 caller",
+    );
+}
+
+#[test]
+fn control_frames() {
+    let control = |kind| v1::ControlFrame { kind: Some(kind) };
+    let hello = v1::Hello {
+        version_min: 1,
+        version_max: 1,
+        role: v1::Role::Worker.into(),
+        token: "t".to_owned(),
+        instance: vec![5; 16],
+        build: "0.1.0".to_owned(),
+        inventory: vec![v1::RunningContainer { container: vec![6; 16], generation: 1, last_event: 2 }],
+        ..v1::Hello::default()
+    };
+    check(
+        "hello",
+        &control(control_frame::Kind::Hello(hello)),
+        "3e        # the frame has 62 bytes
+         0a 3c     # field 1, hello: 60 bytes
+         08 01     # 1 version_min
+         10 01     # 2 version_max
+         18 02     # 3 role: worker
+         22 01 74  # 4 token
+         2a 10 05 05 05 05 05 05 05 05 05 05 05 05 05 05 05 05  # 5 instance
+         3a 05 30 2e 31 2e 30  # 7 build
+         4a 16     # 9 inventory: 22 bytes
+         0a 10 06 06 06 06 06 06 06 06 06 06 06 06 06 06 06 06  # 1 container
+         10 01     # 2 generation
+         18 02     # 3 last_event",
+    );
+    let refused = v1::Refused { code: v1::RefuseCode::Version.into(), text: "old".to_owned() };
+    check(
+        "refused",
+        &control(control_frame::Kind::Refused(refused)),
+        "09        # the frame has 9 bytes
+         1a 07     # field 3, refused: 7 bytes
+         08 05     # 1 code: version
+         12 03 6f 6c 64  # 2 text",
+    );
+    check(
+        "ping",
+        &control(control_frame::Kind::Ping(v1::Ping { nonce: 300 })),
+        "05        # the frame has 5 bytes
+         22 03     # field 4, ping: 3 bytes
+         08 ac 02  # 1 nonce: 300",
+    );
+}
+
+#[test]
+fn runs_and_logs() {
+    let ended = v1::RunEnded {
+        outcome: v1::Outcome::Exited.into(),
+        exit_code: -1,
+        duration_ms: 5,
+        log_records: 2,
+        ..v1::RunEnded::default()
+    };
+    let event = v1::RunEvent {
+        sequence: 2,
+        task: vec![9; 16],
+        attempt: 1,
+        kind: Some(run_event::Kind::Ended(ended)),
+    };
+    check(
+        "ended",
+        &event,
+        "29        # the frame has 41 bytes
+         08 02     # 1 sequence
+         12 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 2 task
+         18 01     # 3 attempt
+         2a 11     # 5 ended: 17 bytes
+         08 01     # 1 outcome: exited
+         10 ff ff ff ff ff ff ff ff ff 01  # 2 exit_code: -1, ten bytes
+         28 05     # 5 duration_ms
+         30 02     # 6 log_records",
+    );
+    let record = v1::LogRecord {
+        index: 0,
+        unix_ms: 1,
+        stream: v1::LogStream::Stderr.into(),
+        data: vec![0xff, 0x0a].into(),
+        ..v1::LogRecord::default()
+    };
+    check(
+        "log batch",
+        &v1::LogBatch { task: vec![9; 16], attempt: 1, records: vec![record], end: true },
+        "20        # the frame has 32 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 task
+         10 01     # 2 attempt
+         1a 08     # 3 records: 8 bytes
+         10 01     # 2 unix_ms; 1 index is 0 and left out
+         18 02     # 3 stream: stderr
+         22 02 ff 0a  # 4 data, any bytes
+         20 01     # 4 end",
+    );
+}
