@@ -101,8 +101,8 @@ fn control_frames() {
     check(
         "hello",
         &control(control_frame::Kind::Hello(hello)),
-        "3e        # the frame has 62 bytes
-         0a 3c     # field 1, hello: 60 bytes
+        "3c        # the frame has 60 bytes
+         0a 3a     # field 1, hello: 58 bytes
          08 01     # 1 version_min
          10 01     # 2 version_max
          18 02     # 3 role: worker
