@@ -12,7 +12,7 @@ use levers9_wire::{ContainerId, TaskId};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::reader::{self, Cache, ReadError};
-use super::{TaskLog, live::Live};
+use super::TaskLog;
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs;
 use crate::state::{Shared, now_ms};
@@ -20,6 +20,8 @@ use crate::store::{StoreError, TaskNow, TaskStatus};
 
 /// A status is repeated at least this often: silence is not death.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How often to look whether the tail of an ended task's log has arrived.
+const TAIL_CHECK: Duration = Duration::from_secs(1);
 /// How long the tail of an ended task's log may take to arrive.
 const TAIL_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -144,24 +146,30 @@ async fn follow(
     }
     let (mut cache, mut told) = (Cache::default(), None);
     let mut ended_at: Option<Instant> = None;
+    let mut known: Option<(u64, TaskNow)> = None;
     loop {
-        watch.mark_unchanged();
-        let Some(now) = state.store.task(task).await? else { return Ok(()) };
         // The status is read before the lines: lines that come after it are seen next time.
-        let over = now.task.status.is_final();
-        tell_status(state, &now, &mut told, stream).await?;
-        let sent = send_lines(state, task, &log, &mut since, open, &mut cache, stream).await?;
-        if sent {
+        let change = *watch.borrow_and_update();
+        if known.as_ref().is_none_or(|(version, _)| *version != change.status) {
+            let Some(now) = state.store.task(task).await? else { return Ok(()) };
+            tell_status(state, &now, &mut told, stream).await?;
+            known = Some((change.status, now));
+        }
+        let Some((_, now)) = &known else { return Ok(()) };
+        if send_lines(state, task, &log, &mut since, open, &mut cache, stream).await? {
             continue;
         }
-        if !open.follow || (over && tail_is_here(&now, &log, &mut ended_at)) {
-            return send(stream, follow_event::Kind::Ended(ending(&now, over && is_complete(&now, &log))))
-                .await;
+        let over = now.task.status.is_final();
+        if !open.follow || (over && tail_is_here(state, now, &log, &mut ended_at)) {
+            let complete = over && is_complete(now, &log);
+            return send(stream, follow_event::Kind::Ended(ending(now, complete))).await;
         }
         tokio::select! {
             _changed = watch.changed() => {}
-            () = sleep(KEEPALIVE) => told = None,
-            () = sleep(Duration::from_secs(1)), if over => {}
+            () = sleep(if over { TAIL_CHECK } else { KEEPALIVE }) => {
+                told = None;
+                known = None;
+            }
             // The caller says nothing more: this is how its going is noticed.
             gone = stream.recv.next::<v1::FollowEvent>() => {
                 return match gone {
@@ -232,14 +240,17 @@ fn is_complete(now: &TaskNow, log: &TaskLog) -> bool {
 }
 
 /// Whether there is nothing left to wait for once a task has ended.
-fn tail_is_here(now: &TaskNow, log: &TaskLog, ended_at: &mut Option<Instant>) -> bool {
+fn tail_is_here(state: &Shared, now: &TaskNow, log: &TaskLog, ended_at: &mut Option<Instant>) -> bool {
     if is_complete(now, log) {
         return true;
     }
-    // A lost attempt has no known end, and a worker that is gone sends no tail.
-    let since = *ended_at.get_or_insert_with(Instant::now);
-    let unknown = log.live().as_ref().is_none_or(|live: &Live| !live.is_complete());
-    unknown && since.elapsed() >= TAIL_PATIENCE
+    let Some(attempt) = &now.attempt else { return true };
+    // Of an attempt that was lost nobody knows the end, and a worker that is away sends nothing.
+    let away = state.sessions.worker(attempt.worker).is_none_or(|worker| worker.session.is_none());
+    if attempt.log_total.is_none() && away {
+        return true;
+    }
+    ended_at.get_or_insert_with(Instant::now).elapsed() >= TAIL_PATIENCE
 }
 
 fn ending(now: &TaskNow, complete: bool) -> v1::FollowEnded {

@@ -20,16 +20,26 @@ use crate::store::Fence;
 use live::Live;
 use objects::Objects;
 
+/// How often a task's log and its status have changed. Followers ask the
+/// database for the status only when that has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Of the log.
+    pub log: u64,
+    /// Of the status.
+    pub status: u64,
+}
+
 /// One task's log and state as they change.
 #[derive(Debug)]
 pub struct TaskLog {
     live: Mutex<Option<Live>>,
-    changed: watch::Sender<u64>,
+    changed: watch::Sender<Change>,
 }
 
 impl TaskLog {
     fn new() -> Self {
-        Self { live: Mutex::new(None), changed: watch::channel(0).0 }
+        Self { live: Mutex::new(None), changed: watch::channel(Change::default()).0 }
     }
 
     /// What the current attempt has said and is not in a segment yet.
@@ -37,14 +47,19 @@ impl TaskLog {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes everybody who follows.
+    /// Tells followers that there is more to read.
     pub fn ring(&self) {
-        self.changed.send_modify(|version| *version += 1);
+        self.changed.send_modify(|change| change.log += 1);
+    }
+
+    /// Tells followers that the task's status has changed.
+    fn ring_status(&self) {
+        self.changed.send_modify(|change| change.status += 1);
     }
 
     /// To be told of changes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub fn watch(&self) -> watch::Receiver<Change> {
         self.changed.subscribe()
     }
 }
@@ -80,7 +95,7 @@ impl Logs {
                 *live = Some(Live::new(fence, base_line, durable, reserved));
             }
         }
-        log.ring();
+        log.ring_status();
     }
 
     /// How many records an attempt has in all.
@@ -89,12 +104,12 @@ impl Logs {
         if let Some(live) = log.live().as_mut().filter(|live| live.fence() == fence) {
             live.set_total(total);
         }
-        log.ring();
+        log.ring_status();
     }
 
     /// A task's status has changed.
     pub fn status_changed(&self, task: TaskId) {
-        self.of(task).ring();
+        self.of(task).ring_status();
     }
 
     /// Drops what nobody follows and whose attempt is complete.
