@@ -76,7 +76,8 @@ impl Client {
     /// As [`Client::connect`].
     pub async fn connect_within(target: &Target, patience: Duration) -> Result<Self, Error> {
         let dialer = Dialer::new(target.address.clone());
-        let endpoints = Box::new(|| Endpoint::dialing(&Settings { keep_alive: KEEP_ALIVE, ..Settings::default() }));
+        let endpoints =
+            Box::new(|| Endpoint::dialing(&Settings { keep_alive: KEEP_ALIVE, ..Settings::default() }));
         let me = Arc::new(Me { token: target.token.clone(), instance: InstanceId::generate() });
         // The controlplane opens no streams to a command.
         let (link, _none_come) = Link::start(dialer, endpoints, me, rand::rngs::StdRng::from_os_rng());
@@ -204,6 +205,7 @@ impl Client {
         let what = format!("the controlplane at {} has ended the request", self.place);
         match error {
             StreamError::Reset(reset) if reset.code == ResetCode::Revoked => self.revoked(),
+            StreamError::Lost(lost) if is_revoked(lost) => self.revoked(),
             error => Error::failed(what).because(error.to_string()),
         }
     }
@@ -237,7 +239,10 @@ impl Client {
 /// Whether the same thing on a new stream can work.
 #[must_use]
 pub fn again(error: &StreamError) -> bool {
-    error.retry() != RetryClass::Fatal
+    match error {
+        StreamError::Lost(lost) => !is_revoked(lost),
+        error => error.retry() != RetryClass::Fatal,
+    }
 }
 
 /// A refusal of the controlplane in its own words.

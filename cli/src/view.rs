@@ -48,7 +48,13 @@ impl ResourcesView {
     /// For people: `500m CPU, 1Gi, 2 × T4`.
     #[must_use]
     pub fn words(&self) -> String {
-        let mut words = vec![format!("{} CPU", show_cpu(self.cpu_millis)), show_memory(self.memory_bytes)];
+        let mut words = Vec::new();
+        if self.cpu_millis > 0 {
+            words.push(format!("{} CPU", show_cpu(self.cpu_millis)));
+        }
+        if self.memory_bytes > 0 {
+            words.push(show_memory(self.memory_bytes));
+        }
         if self.gpu_count > 0 {
             words.push(format!("{} × {}", self.gpu_count, self.gpu_type));
         }

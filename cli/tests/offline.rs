@@ -9,7 +9,9 @@ use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use support::{Did, Home, token};
 

@@ -7,7 +7,9 @@ mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use fake::{Fake, Step, ended, failure, line, lines, note, numbers, submitted};
 use levers9_transport::accept::Refusal;
@@ -402,15 +404,4 @@ fn listings_show_what_came_without_control_characters() {
         (&json[0]["id"], &json[0]["memory_free_bytes"]),
         (&task().to_string().into(), &(15u64 << 30).into())
     );
-}
-
-#[test]
-fn tmp_speed() {
-    let fake = with_task(|_| vec![numbers(1, 1), ended("COMPLETE", Some(0), "")]);
-    let home = home(&fake);
-    for _ in 0..10 {
-        let t = Instant::now();
-        assert_eq!(home.run(&["run", "--", "job"]).code, 0);
-        eprintln!("SPEED {:?}", t.elapsed());
-    }
 }

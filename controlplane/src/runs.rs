@@ -18,6 +18,9 @@ use crate::store::{Applied, AttemptState, Fence, Finish, StoreError, TaskNow, Ta
 
 /// How long a stopped container may take to end by itself.
 pub const STOP_GRACE_MS: u64 = 10_000;
+/// The pause before a broken Run stream is opened again.
+const REOPEN_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+/// The pause before the database is asked again.
 const STORE_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 
 type Key = (ContainerId, Generation);
@@ -42,10 +45,11 @@ impl Runs {
         stops
     }
 
-    fn forget(&self, key: Key, mine: &mpsc::Receiver<v1::StopContainer>) {
+    /// To be called once the receiver is closed or dropped: a newer drive may
+    /// have taken the place already, and its sender is open.
+    fn forget(&self, key: Key) {
         let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
-        // A newer drive may have taken the place already; its sender is not ours.
-        if stops.get(&key).is_some_and(|to| to.is_closed() || mine.is_closed()) {
+        if stops.get(&key).is_some_and(mpsc::Sender::is_closed) {
             stops.remove(&key);
         }
     }
@@ -70,26 +74,40 @@ pub struct Drive {
     pub since_event: u64,
     /// What to run; `None` to attach to what runs.
     pub spec: Option<v1::ContainerSpec>,
-    /// A stop that was asked for before.
-    pub stop: Option<v1::StopContainer>,
 }
 
-/// Drives one container until it has ended or the carrier is gone.
-pub async fn drive(state: Shared, session: SessionHandle, drive: Drive) {
+/// Drives one container until it has ended or the session is gone. A stream
+/// that breaks while the session lives is opened again.
+pub async fn drive(state: Shared, session: SessionHandle, mut drive: Drive) {
     let key = (drive.fence.container, drive.fence.generation);
     let mut stops = state.runs.register(key);
-    let fence = drive.fence;
-    if let Err(error) = run(&state, &session, drive, &mut stops).await {
-        tracing::debug!(%error, container = %fence.container, "the drive of a container ended early");
+    while let Err(error) = run(&state, &session, &mut drive, &mut stops).await {
+        tracing::debug!(%error, container = %key.0, "the drive of a container ended early");
+        if session.has_ended() || !wants_more(&state, drive.fence).await {
+            break;
+        }
+        tokio::time::sleep(REOPEN_PAUSE).await;
     }
-    stops.close();
-    state.runs.forget(key, &stops);
+    drop(stops);
+    state.runs.forget(key);
+}
+
+/// Whether an attempt is still to be driven.
+async fn wants_more(state: &Shared, fence: Fence) -> bool {
+    match state.store.task(fence.task).await {
+        Ok(now) => now.is_some_and(|now| {
+            let current =
+                now.attempt.as_ref().is_some_and(|a| a.number == fence.number && !a.state.is_final());
+            current && !now.task.status.is_final()
+        }),
+        Err(_) => true,
+    }
 }
 
 async fn run(
     state: &Shared,
     session: &SessionHandle,
-    drive: Drive,
+    drive: &mut Drive,
     stops: &mut mpsc::Receiver<v1::StopContainer>,
 ) -> Result<(), StreamError> {
     let fence = drive.fence;
@@ -97,10 +115,12 @@ async fn run(
         container: fence.container.to_wire(),
         generation: fence.generation.0,
         since_event: drive.since_event,
-        spec: drive.spec,
+        spec: drive.spec.clone(),
     };
     let mut stream = session.open(stream_open::Kind::Run(open)).await?;
-    if let Some(stop) = drive.stop {
+    // A cancel stores its reason, then looks for this drive; this drive is
+    // registered, then looks for the reason. One of them finds the other.
+    if let Some(stop) = asked_to_stop(state, fence).await {
         order(&mut stream, run_order::Kind::Stop(stop)).await?;
     }
     loop {
@@ -110,12 +130,23 @@ async fn run(
                 let sequence = event.sequence;
                 let ended = matches!(event.kind, Some(run_event::Kind::Ended(_)));
                 store_event(state, fence, event).await;
+                drive.since_event = drive.since_event.max(sequence);
                 order(&mut stream, run_order::Kind::AckEvent(sequence)).await?;
                 if ended {
                     return stream.send.finish_and_deliver().await;
                 }
             }
             Some(stop) = stops.recv() => order(&mut stream, run_order::Kind::Stop(stop)).await?,
+        }
+    }
+}
+
+async fn asked_to_stop(state: &Shared, fence: Fence) -> Option<v1::StopContainer> {
+    loop {
+        match state.store.task(fence.task).await {
+            Ok(now) => return now?.task.cancel_reason.as_deref().map(cancel_order),
+            Err(error) if error.is_retryable() => tokio::time::sleep(STORE_PAUSE).await,
+            Err(_) => return None,
         }
     }
 }

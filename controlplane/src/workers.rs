@@ -177,12 +177,7 @@ async fn attach(state: &Shared, session: &SessionHandle, now: &TaskNow) -> Resul
         state.logs.begin(fence, attempt.base_line, attempt.log_next, now.task.lines_reserved);
     }
     state.logs.status_changed(fence.task);
-    let drive = Drive {
-        fence,
-        since_event: now.container.as_ref().map_or(0, |c| c.last_event),
-        spec: None,
-        stop: now.task.cancel_reason.as_deref().map(runs::cancel_order),
-    };
+    let drive = Drive { fence, since_event: now.container.as_ref().map_or(0, |c| c.last_event), spec: None };
     state.tasks.spawn(runs::drive(state.clone(), session.clone(), drive));
     Ok(())
 }

@@ -60,7 +60,8 @@ impl Controlplane {
     pub fn start(&self) {
         let mut inner = self.inner();
         assert!(inner.live.is_none(), "the controlplane runs already");
-        std::fs::write(self.config_file(), self.config(inner.at.as_ref())).expect("the configuration is written");
+        std::fs::write(self.config_file(), self.config(inner.at.as_ref()))
+            .expect("the configuration is written");
         let at = wait::until("the start of the controlplane", START, || {
             inner.starts += 1;
             let log = self.log_of(inner.starts);
@@ -192,5 +193,10 @@ fn ready(log: &str) -> Option<At> {
     let line = log.lines().find(|line| line.contains(": ready dial="))?;
     let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     let port = |name: &str| field(name)?.parse().ok();
-    Some(At { dial: field("dial")?.to_owned(), quic: port("quic")?, grpc: port("grpc")?, http: port("http")? })
+    Some(At {
+        dial: field("dial")?.to_owned(),
+        quic: port("quic")?,
+        grpc: port("grpc")?,
+        http: port("http")?,
+    })
 }

@@ -151,8 +151,9 @@ impl Output {
     #[must_use]
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.stdout)
-            .unwrap_or_else(|error| panic!("{} printed no JSON ({error}):\n{}\n{}", self.what, self.text(), self.stderr))
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| {
+            panic!("{} printed no JSON ({error}):\n{}\n{}", self.what, self.text(), self.stderr)
+        })
     }
 
     /// Standard output as one JSON value per line.

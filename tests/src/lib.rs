@@ -20,7 +20,7 @@
 //!
 //! Nothing sleeps for a time that should be enough: [`wait::until`] looks until
 //! something is so, or fails with what it last saw.
-#![expect(clippy::expect_used, clippy::print_stdout, reason = "what a test stands on fails the test, with words")]
+#![expect(clippy::expect_used, reason = "what a test stands on fails the test, with words")]
 
 pub mod binaries;
 pub mod controlplane;

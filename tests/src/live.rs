@@ -208,3 +208,9 @@ pub fn tail(text: &str, bytes: usize) -> &str {
     let start = (text.len().saturating_sub(bytes)..=text.len()).find(|at| text.is_char_boundary(*at));
     &text[start.unwrap_or(0)..]
 }
+
+/// Shows something beside a failure, also from a thread that is no test's own.
+pub(crate) fn show(text: &str) {
+    use std::io::Write as _;
+    let _closed = writeln!(std::io::stderr(), "{text}");
+}

@@ -82,12 +82,16 @@ impl Server {
         }
         let mut init = Command::new(binaries.join("initdb"));
         init.args(["--auth=trust", "--username=tester", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"]);
-        let made = run_as(init.arg(folder.join("data")), user.as_ref(), &folder).output().expect("initdb starts");
+        let made =
+            run_as(init.arg(folder.join("data")), user.as_ref(), &folder).output().expect("initdb starts");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
         let mut watchdog = Command::new("sh");
         watchdog.args(["-c", WATCHDOG, "watchdog"]).arg(&binaries).arg(&folder);
         // A group of its own: Ctrl-C reaches it through the pipe alone.
-        run_as(&mut watchdog, user.as_ref(), &folder).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
+        run_as(&mut watchdog, user.as_ref(), &folder)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
         let life = watchdog.stderr(Stdio::null()).spawn().expect("sh starts").stdin.take().expect("a pipe");
         Self { binaries, folder, _life: life }
     }
@@ -95,10 +99,13 @@ impl Server {
 
 /// The binaries `PG_BIN` names, or the distribution's newest.
 fn binaries() -> PathBuf {
-    let complete = |folder: &PathBuf| ["postgres", "initdb", "createdb"].iter().all(|it| folder.join(it).exists());
+    let complete =
+        |folder: &PathBuf| ["postgres", "initdb", "createdb"].iter().all(|it| folder.join(it).exists());
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = versions
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path().join("bin"))))
+        .filter_map(|entry| {
+            Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path().join("bin")))
+        })
         .filter(|(_, folder)| complete(folder))
         .max();
     let given = std::env::var_os("PG_BIN").map(PathBuf::from);

@@ -22,6 +22,9 @@ struct Shared {
     to: SocketAddr,
     front: UdpSocket,
     cut: AtomicBool,
+    /// Of this many datagrams one is lost; 0 for none.
+    lossy: AtomicU32,
+    count: AtomicU32,
     ended: AtomicBool,
     /// Raised when peers are to appear from other ports: what belongs to an
     /// older number ends.
@@ -38,8 +41,19 @@ impl Relay {
     pub fn to(to: SocketAddr) -> Self {
         let front = socket();
         let address = front.local_addr().expect("a bound socket has an address");
-        let (cut, ended, epoch) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU32::new(0));
-        let shared = Arc::new(Shared { to, front, cut, ended, epoch, backs: Mutex::default() });
+        let (off, none) = (|| AtomicBool::new(false), || AtomicU32::new(0));
+        let backs = Mutex::default();
+        let shared = Shared {
+            to,
+            front,
+            cut: off(),
+            lossy: none(),
+            count: none(),
+            ended: off(),
+            epoch: none(),
+            backs,
+        };
+        let shared = Arc::new(shared);
         let forth = Arc::clone(&shared);
         std::thread::spawn(move || forth.forth());
         Self { address, shared }
@@ -65,6 +79,12 @@ impl Relay {
         self.shared.cut.store(false, Ordering::SeqCst);
     }
 
+    /// Loses one datagram of this many from now on, in both directions
+    /// together; 0 for none.
+    pub fn lose_one_of(&self, many: u32) {
+        self.shared.lossy.store(many, Ordering::SeqCst);
+    }
+
     /// Lets peers appear from other ports from now on, as a NAT that forgot them.
     pub fn rebind(&self) {
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
@@ -84,7 +104,9 @@ impl Shared {
     }
 
     fn passes(&self) -> bool {
-        !self.cut.load(Ordering::SeqCst)
+        let lossy = self.lossy.load(Ordering::SeqCst);
+        let lost = lossy > 0 && self.count.fetch_add(1, Ordering::SeqCst) % lossy == lossy - 1;
+        !lost && !self.cut.load(Ordering::SeqCst)
     }
 
     /// From peers to the controlplane.

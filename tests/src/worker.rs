@@ -145,7 +145,11 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.kill9();
         if std::thread::panicking() {
-            println!("--- the end of the log of worker {}:\n{}", self.name, tail(&self.log(), 3000));
+            crate::live::show(&format!(
+                "--- the end of the log of worker {}:\n{}",
+                self.name,
+                tail(&self.log(), 3000)
+            ));
         }
     }
 }

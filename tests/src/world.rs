@@ -155,7 +155,13 @@ impl World {
 
     /// Waits until a task is as wanted, and returns it. A controlplane that
     /// does not answer meanwhile is waited for as well.
-    pub fn wait_task(&self, id: &str, what: &str, within: Duration, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn wait_task(
+        &self,
+        id: &str,
+        what: &str,
+        within: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         wait::until(&format!("task {id}: {what}"), within, || {
             let shown = self.cli(&["task", "show", id, "--format", "json"]);
             if shown.code != 0 {
@@ -181,7 +187,8 @@ impl World {
         let address = self.controlplane.http();
         let mut stream = std::net::TcpStream::connect(address).expect("the HTTP port accepts");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("it is sent");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+            .expect("it is sent");
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -195,7 +202,10 @@ impl Drop for World {
     fn drop(&mut self) {
         self.controlplane.kill9();
         if std::thread::panicking() {
-            println!("--- the end of the controlplane's log:\n{}", tail(&self.controlplane.log(), 4000));
+            crate::live::show(&format!(
+                "--- the end of the controlplane's log:\n{}",
+                tail(&self.controlplane.log(), 4000)
+            ));
         }
     }
 }

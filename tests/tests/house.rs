@@ -92,9 +92,8 @@ fn manifests() -> BTreeMap<String, toml::Table> {
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let sections = ["dependencies", "dev-dependencies", "build-dependencies"];
     let targets = manifest.get("target").and_then(toml::Value::as_table);
-    let tables = std::iter::once(manifest).chain(
-        targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table)),
-    );
+    let tables = std::iter::once(manifest)
+        .chain(targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table)));
     let mut names = Vec::new();
     for table in tables {
         for (key, value) in sections.iter().filter_map(|s| table.get(*s)?.as_table()).flatten() {
@@ -168,7 +167,9 @@ fn the_pure_and_the_poor_stay_so() {
     for (folder, banned) in banned {
         let known = named(folder);
         assert!(!known.is_empty(), "{folder} depends on nothing");
-        broken.extend(banned.iter().filter(|b| known.iter().any(|k| k == **b)).map(|b| format!("{folder}: {b}")));
+        broken.extend(
+            banned.iter().filter(|b| known.iter().any(|k| k == **b)).map(|b| format!("{folder}: {b}")),
+        );
     }
     none("a worker listens on nothing and opens no database, wire does no I/O", &broken);
 }
@@ -203,7 +204,10 @@ fn every_file_says_what_it_is_for() {
         let text = read(&path);
         let only_names = text.lines().all(|line| {
             let line = line.trim();
-            line.is_empty() || line.starts_with("mod ") || line.starts_with("pub mod ") || line.starts_with("use ")
+            line.is_empty()
+                || line.starts_with("mod ")
+                || line.starts_with("pub mod ")
+                || line.starts_with("use ")
         });
         looked_at += 1;
         // A test binary's modules may be switched off as a whole first.
@@ -219,7 +223,8 @@ fn every_file_says_what_it_is_for() {
 #[test]
 fn no_file_is_too_long() {
     let length = |path: &String| read(path).lines().count();
-    let lengths: Vec<(String, usize)> = sources().into_iter().map(|path| (path.clone(), length(&path))).collect();
+    let lengths: Vec<(String, usize)> =
+        sources().into_iter().map(|path| (path.clone(), length(&path))).collect();
     let all: usize = lengths.iter().map(|(_, lines)| lines).sum();
     assert!(all > 20_000, "only {all} lines were counted");
     let long = lengths.into_iter().filter(|(_, lines)| *lines > LINES);
@@ -231,15 +236,15 @@ fn no_file_is_too_long() {
 fn nothing_is_left_to_be_done_in_the_sources() {
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
     let macros = [concat!("to", "do!"), concat!("unimpl", "emented!")];
-    let unfinished = |line: &str| {
-        words(line).any(|word| marks.contains(&word)) || macros.iter().any(|m| line.contains(m))
-    };
+    let unfinished =
+        |line: &str| words(line).any(|word| marks.contains(&word)) || macros.iter().any(|m| line.contains(m));
     none("what is to be done stands in an issue", &lines_where(&sources(), unfinished));
 }
 
 #[test]
 fn no_file_names_a_place_on_one_machine() {
-    let places = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/us"), concat!("/Us", "ers/")];
+    let places =
+        [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/us"), concat!("/Us", "ers/")];
     let found = lines_where(&files(), |line| places.iter().any(|place| line.contains(place)));
     none("no path of one machine in the repository", &found);
 }
@@ -250,6 +255,9 @@ fn nothing_is_unsafe() {
     let lines: usize = sources.iter().map(|path| read(path).lines().count()).sum();
     assert!(lines > 20_000, "only {lines} lines were read");
     let word = concat!("un", "safe");
-    none("no unsafe code", &lines_where(&sources, |line| words(code(line)).any(|found| found == word)));
-    assert!(read("Cargo.toml").contains("unsafe_code = \"forbid\""), "the workspace no longer forbids it");
+    let named = |line: &str| words(code(line)).any(|found| found == word);
+    none(&format!("no {word} code"), &lines_where(&sources, named));
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("Cargo.toml is TOML");
+    let lint = &manifest["workspace"]["lints"]["rust"][format!("{word}_code")];
+    assert_eq!(lint.as_str(), Some("forbid"), "the workspace no longer forbids it");
 }

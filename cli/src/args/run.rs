@@ -20,7 +20,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TYPE")]
     pub gpu: Option<String>,
     /// How many GPUs
-    #[arg(long, value_name = "N", requires = "gpu")]
+    #[arg(long, value_name = "N", requires = "gpu", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpu_count: Option<u32>,
     /// Set an environment variable; K alone passes this shell's value on. Can be repeated
     #[arg(short, long, value_name = "K=V")]

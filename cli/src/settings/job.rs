@@ -83,8 +83,7 @@ fn job(args: RunArgs, env: &Env) -> Result<v1::SubmitRequest, Error> {
     let cpu = args.cpu.as_deref().map(|text| amount("--cpu", quantity::cpu_millis(text))).transpose()?;
     let memory =
         args.memory.as_deref().map(|text| amount("--memory", quantity::memory_bytes(text))).transpose()?;
-    let timeout =
-        args.timeout.as_deref().map(|text| amount("--timeout", quantity::duration(text))).transpose()?;
+    let timeout = args.timeout.as_deref().map(|text| amount("--timeout", limit(text))).transpose()?;
     let job = v1::SubmitRequest {
         name: args.name.unwrap_or_default(),
         command: args.command,
@@ -124,5 +123,13 @@ fn variable(pair: &str, env: &Env) -> Result<v1::EnvVar, Error> {
         Some(_) => Err(Error::usage("--env: a value without a name").hint("write --env NAME=VALUE")),
         None => Err(Error::usage(format!("--env {name}: this variable is not set here"))
             .hint(format!("set it, or write --env {name}=VALUE"))),
+    }
+}
+
+/// A duration that limits something: zero would mean none.
+fn limit(text: &str) -> Result<std::time::Duration, quantity::BadAmount> {
+    match quantity::duration(text)? {
+        zero if zero.is_zero() => Err(quantity::BadAmount::Zero(text.to_owned())),
+        limit => Ok(limit),
     }
 }

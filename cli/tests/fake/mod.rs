@@ -15,6 +15,7 @@ use levers9_wire::{TaskId, valid};
 use tokio::runtime::{Handle, Runtime};
 
 /// What the controlplane does on a stream.
+#[expect(clippy::large_enum_variant, reason = "a script has a handful of steps")]
 pub(crate) enum Step {
     /// Sends this.
     Event(follow_event::Kind),

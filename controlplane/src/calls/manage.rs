@@ -229,6 +229,11 @@ pub(super) async fn token_delete(state: &Shared, who: &Identity, asked: v1::Toke
     let missing = || Refused::not_found("token").hint("levers9 token list shows them");
     let id = TokenId::from_wire(&asked.token).ok().flatten().ok_or_else(missing)?;
     let scope = if who.kind == TokenKind::Admin { Scope::All } else { Scope::Workspace(workspace) };
+    // An admin's token is above its workspace: nobody in it may lock the admin out.
+    let known = state.store.tokens(scope, true, now_ms()).await?.into_iter().find(|token| token.id == id);
+    if known.ok_or_else(missing)?.kind == TokenKind::Admin && !authorize(who, Action::AdminTokens, None) {
+        return Err(denied("only an admin may revoke admin tokens"));
+    }
     let revoked = state.store.revoke_token(id, scope, now_ms()).await?.ok_or_else(missing)?;
     let ended = state.sessions.revoke(revoked.id);
     tracing::info!(token = %revoked.hint, sessions = ended, "a token was revoked");

@@ -11,8 +11,8 @@ use levers9_wire::v1::{self, FailureCode, LogStream, follow_event};
 use levers9_wire::{ContainerId, TaskId};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::reader::{self, Cache, ReadError};
 use super::TaskLog;
+use super::reader::{self, Cache, ReadError};
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs;
 use crate::state::{Shared, now_ms};
@@ -142,7 +142,7 @@ async fn follow(
     let mut watch = log.watch();
     let mut since = open.since_line;
     if let Some(count) = open.tail {
-        since = since.max(reader::tail(state, task, &log, count).await?);
+        since = since.max(reader::tail(state, task, &log, count, |line| is_shown(line, open)).await?);
     }
     let (mut cache, mut told) = (Cache::default(), None);
     let mut ended_at: Option<Instant> = None;
@@ -205,6 +205,15 @@ async fn tell_status(
     send(stream, follow_event::Kind::Status(status)).await
 }
 
+/// Whether somebody asked for lines of this stream.
+fn is_shown(line: &v1::FollowLine, open: &v1::FollowOpen) -> bool {
+    match LogStream::try_from(line.stream) {
+        Ok(LogStream::Stdout) => !open.skip_stdout,
+        Ok(LogStream::Stderr) => !open.skip_stderr,
+        _ => true,
+    }
+}
+
 /// Sends the next lines; `false` when there were none.
 async fn send_lines(
     state: &Shared,
@@ -218,11 +227,7 @@ async fn send_lines(
     let mut lines = reader::next(state, task, log, *since, cache).await?;
     let Some(last) = lines.last() else { return Ok(false) };
     *since = last.line;
-    lines.retain(|line| match LogStream::try_from(line.stream) {
-        Ok(LogStream::Stdout) => !open.skip_stdout,
-        Ok(LogStream::Stderr) => !open.skip_stderr,
-        _ => true,
-    });
+    lines.retain(|line| is_shown(line, open));
     if !lines.is_empty() {
         send(stream, follow_event::Kind::Lines(v1::FollowLines { lines })).await?;
     }

@@ -53,7 +53,10 @@ pub async fn serve(
         Ok(()) => {}
         Err(IngestError::Stale) => {
             tracing::info!(%container, generation = generation.0, "refused the log of an attempt that no longer counts");
-            stream.abort(v1::ResetCode::Refused);
+            // Nobody wants any of it: the worker may forget it all, and the container with it.
+            if stream.send.send(&v1::LogAck { next_index: u64::MAX }).await.is_ok() {
+                stream.send.finish();
+            }
             runs::discard(session, container, generation).await;
         }
         Err(error) => {

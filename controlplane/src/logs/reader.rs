@@ -95,17 +95,24 @@ fn after(lines: &[FollowLine], since: u64) -> Vec<FollowLine> {
         .collect()
 }
 
-/// The place after which exactly the last `count` lines there are now follow.
+/// The place after which exactly the last `count` lines there are now follow,
+/// of those that `shown` lets through.
 ///
 /// # Errors
 /// When the database or a segment cannot be read.
-pub async fn tail(state: &Shared, task: TaskId, log: &TaskLog, count: u64) -> Result<u64, ReadError> {
+pub async fn tail(
+    state: &Shared,
+    task: TaskId,
+    log: &TaskLog,
+    count: u64,
+    shown: impl Fn(&FollowLine) -> bool,
+) -> Result<u64, ReadError> {
     let wanted = usize::try_from(count).unwrap_or(usize::MAX).min(1_000_000);
     // Most often the last attempt alone has enough; only then is the whole log read.
     let near = log.live().as_ref().map_or(0, |live| live.next_line().saturating_sub(count + 2));
-    match place_of_last(state, task, log, near, wanted).await? {
+    match place_of_last(state, task, log, near, wanted, &shown).await? {
         Some(place) => Ok(place),
-        None if near > 0 => Ok(place_of_last(state, task, log, 0, wanted).await?.unwrap_or(0)),
+        None if near > 0 => Ok(place_of_last(state, task, log, 0, wanted, &shown).await?.unwrap_or(0)),
         None => Ok(0),
     }
 }
@@ -118,13 +125,14 @@ async fn place_of_last(
     log: &TaskLog,
     mut since: u64,
     wanted: usize,
+    shown: impl Fn(&FollowLine) -> bool,
 ) -> Result<Option<u64>, ReadError> {
     let (mut last, mut cache) = (VecDeque::new(), Cache::default());
     loop {
         let some = next(state, task, log, since, &mut cache).await?;
         let Some(end) = some.last() else { break };
         since = end.line;
-        for line in some {
+        for line in some.iter().filter(|line| shown(line)) {
             last.push_back(line.line);
             if last.len() > wanted + 1 {
                 last.pop_front();

@@ -128,7 +128,7 @@ impl Scheduler {
         }
         state.logs.begin(fence, base_line, 0, base_line + LINE_BLOCK);
         let spec = crate::jobs::spec(state, now, fence, env.as_ref());
-        let drive = Drive { fence, since_event: 0, spec: Some(spec), stop: None };
+        let drive = Drive { fence, since_event: 0, spec: Some(spec) };
         state.tasks.spawn(runs::drive(state.clone(), session, drive));
         Ok(())
     }

@@ -1,5 +1,14 @@
 //! Kills, cuts and floods the real binaries, and looks at what a person sees.
 #![cfg(test)]
 
+mod callers;
+mod dev;
+mod disk;
+mod garbage;
+mod network;
+mod output;
 mod restart;
+mod slow;
 mod support;
+mod tokens;
+mod workers;

@@ -102,7 +102,8 @@ fn a_stopped_run_goes_on_where_it_was() {
     let _worker = world.worker("one");
     let mut run = world.cli_spawn(&["run", "--", "sh", "-c", &counting(COUNT, 20)]);
     run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
-    let id = world.cli(&["task", "list", "--format", "json"]).ok().json()[0]["id"].as_str().map(str::to_owned);
+    let id =
+        world.cli(&["task", "list", "--format", "json"]).ok().json()[0]["id"].as_str().map(str::to_owned);
     let mut beside = world.cli_spawn(&["logs", "-f", &id.expect("an id")]);
     run.signal(Signal::SIGSTOP);
     let asleep = last_number(&run.text());

@@ -53,6 +53,8 @@ async fn once(session: &Session, handle: &Handle, spool: &Spool) -> Result<(), S
     let open = v1::LogOpen { container: handle.container().to_wire(), generation: handle.generation().0 };
     let mut stream = session.link.open(stream_open::Kind::Log(open)).await?;
     let wanted: v1::LogAck = stream.recv.expect().await?;
+    // What comes before is durable there, or not wanted.
+    spool.acknowledge(wanted.next_index).await;
     let mut sender = Sender { handle, spool, next: wanted.next_index, ended: false };
     let mut progress = spool.progress();
     loop {

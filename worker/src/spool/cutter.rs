@@ -1,6 +1,7 @@
 //! Cuts one stream of output into pieces, once and for ever: a line, or a
 //! part of one that is too long or has waited too long for its end. Pure: it
-//! is told the time. Bytes are bytes; nothing here looks for text.
+//! is told the time. Bytes are bytes, whatever they mean; only where a line is
+//! cut short anyway, a character that is not complete yet goes with what follows.
 
 use std::time::Duration;
 
@@ -35,11 +36,14 @@ impl Cutter {
             if newline.is_none() && taken < room {
                 self.since.get_or_insert(now);
                 self.partial.extend_from_slice(head);
-            } else if self.partial.is_empty() {
+            } else if newline.is_some() && self.partial.is_empty() {
                 emit(head);
             } else {
                 self.partial.extend_from_slice(head);
-                self.flush(&mut emit);
+                let whole =
+                    if newline.is_some() { self.partial.len() } else { whole_characters(&self.partial) };
+                self.give(whole, &mut emit);
+                self.since = (!self.partial.is_empty()).then_some(now);
             }
         }
     }
@@ -50,17 +54,44 @@ impl Cutter {
         self.since.map(|since| since + PARTIAL_WAIT)
     }
 
-    /// Gives what there is to `emit`: at the deadline and at the end.
-    pub fn flush(&mut self, mut emit: impl FnMut(&[u8])) {
+    /// At the deadline: gives what there is to `emit`, up to its last whole character.
+    pub fn flush(&mut self, emit: &mut dyn FnMut(&[u8])) {
         self.since = None;
-        if !self.partial.is_empty() {
-            emit(&self.partial);
-            self.partial.clear();
+        self.give(whole_characters(&self.partial), emit);
+    }
+
+    /// At the end of the output: gives everything to `emit`.
+    pub fn finish(&mut self, emit: &mut dyn FnMut(&[u8])) {
+        self.since = None;
+        self.give(self.partial.len(), emit);
+    }
+
+    fn give(&mut self, length: usize, emit: &mut dyn FnMut(&[u8])) {
+        if length > 0 {
+            emit(&self.partial[..length]);
+            self.partial.drain(..length);
             if self.partial.capacity() > KEEP {
-                self.partial = Vec::new();
+                self.partial.shrink_to_fit();
             }
         }
     }
+}
+
+/// How many of these bytes come before a UTF-8 character that only begins at
+/// their end: all of them, or up to three fewer.
+fn whole_characters(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let at = bytes.len() - back;
+        let needs = match bytes[at] {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => return bytes.len(),
+        };
+        return if needs > back { at } else { bytes.len() };
+    }
+    bytes.len()
 }
 
 #[cfg(test)]
@@ -90,10 +121,33 @@ mod tests {
         assert!(cut(&mut cutter, b"more", start + Duration::from_millis(60)).is_empty());
         assert_eq!(cutter.deadline(), Some(start + PARTIAL_WAIT));
         let mut pieces = Vec::new();
-        cutter.flush(|piece| pieces.push(piece.to_vec()));
-        cutter.flush(|piece| pieces.push(piece.to_vec()));
+        cutter.flush(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
+        cutter.flush(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
         assert_eq!(pieces, [b"name? more"]);
         assert_eq!(cutter.deadline(), None);
+    }
+
+    #[test]
+    fn a_character_is_cut_only_by_the_end() {
+        let (mut cutter, now) = (Cutter::default(), Instant::now());
+        let mut pieces: Vec<Vec<u8>> = cut(&mut cutter, "né".as_bytes().split_at(2).0, now);
+        cutter.flush(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
+        assert_eq!(pieces, [b"n"]);
+        assert_eq!(cutter.deadline(), None, "half a character has no deadline of its own");
+        pieces = cut(&mut cutter, &"é\n".as_bytes()[1..], now);
+        assert_eq!(pieces, ["é\n".as_bytes()]);
+        let mut line = vec![b'a'; limits::LOG_PIECE - 2];
+        line.extend_from_slice("€\n".as_bytes());
+        let lengths: Vec<usize> = cut(&mut cutter, &line, now).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [limits::LOG_PIECE - 2, 4]);
+        cut(&mut cutter, &[0xf0, 0x9f], now);
+        cutter.finish(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
+        assert_eq!(pieces.last().unwrap(), &[0xf0, 0x9f]);
+        for (bytes, whole) in
+            [(&b"a\xff"[..], 2), (b"\x80\x80\x80\x80", 4), (b"\xe2\x82", 0), (b"", 0), (b"\xc3\xa9", 2)]
+        {
+            assert_eq!(whole_characters(bytes), whole, "{bytes:?}");
+        }
     }
 
     #[test]
@@ -120,11 +174,11 @@ mod tests {
                 sent.extend_from_slice(&chunk);
                 cutter.push(&chunk, now, |piece| pieces.push(piece.to_vec()));
                 if flush {
-                    cutter.flush(|piece| pieces.push(piece.to_vec()));
+                    cutter.flush(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
                 }
-                prop_assert_eq!(cutter.deadline().is_some(), !cutter.partial.is_empty());
+                prop_assert!(cutter.deadline().is_none() || !cutter.partial.is_empty());
             }
-            cutter.flush(|piece| pieces.push(piece.to_vec()));
+            cutter.finish(&mut |piece: &[u8]| pieces.push(piece.to_vec()));
             for piece in &pieces {
                 prop_assert!(!piece.is_empty());
                 prop_assert!(!piece[..piece.len() - 1].contains(&b'\n'));

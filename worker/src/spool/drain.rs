@@ -91,13 +91,13 @@ impl Pump {
             }
             for source in &mut self.sources {
                 if source.cutter.deadline().is_some_and(|deadline| deadline <= now) {
-                    flush(source, &mut self.writer);
+                    give(source, &mut self.writer, Cutter::flush);
                 }
             }
             self.writer.flush();
         }
         for source in &mut self.sources {
-            flush(source, &mut self.writer);
+            give(source, &mut self.writer, Cutter::finish);
         }
         self.writer.flush();
         self.writer
@@ -146,7 +146,8 @@ impl Pump {
     }
 }
 
-fn flush(source: &mut Source, writer: &mut Writer) {
+/// Lets a source's cutter give what it holds, by the way it is asked.
+fn give(source: &mut Source, writer: &mut Writer, how: fn(&mut Cutter, &mut dyn FnMut(&[u8]))) {
     let (stream, unix_ms) = (source.stream, clock::unix_millis());
-    source.cutter.flush(|piece| writer.put(stream, unix_ms, piece));
+    how(&mut source.cutter, &mut |piece| writer.put(stream, unix_ms, piece));
 }
