@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::exit;
 
 /// The longest cell of a table, in characters.
-const CELL: usize = 60;
+const CELL: usize = 64;
 /// The longest line of a message, in characters.
 const MESSAGE: usize = 2000;
 

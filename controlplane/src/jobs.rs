@@ -48,8 +48,7 @@ pub async fn submit(
     if let Some(reason) = core::impossible(&workers, &asked) {
         return Err(SubmitError::Impossible(reason));
     }
-    let ready = workers.iter().any(|w| w.ready);
-    let note = if ready { String::new() } else { core::why_waiting(&workers, &asked) };
+    let note = core::why_waiting(&workers, &asked);
     let answer = v1::SubmitAnswer { task: id.to_wire(), note };
     let config = config_of(&job);
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &config);

@@ -302,14 +302,18 @@ fn tokio_listener(listener: TcpListener) -> Result<tokio::net::TcpListener, Star
     tokio::net::TcpListener::from_std(listener).map_err(StartError::Quic)
 }
 
+/// Makes the data folder, and takes it for this user alone: commands and
+/// outputs of jobs are in it, and keys.
 fn make_folder(folder: &Path) -> Result<(), StartError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    // What is in it, keys among others, is nobody else's.
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(|source| StartError::Folder { folder: folder.display().to_string(), source })
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    let failed = |source| StartError::Folder { folder: folder.display().to_string(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(folder = %folder.display(), "the data folder was open to other users; closing it to them");
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn open_keys(config: &Config) -> Result<Keyring, StartError> {

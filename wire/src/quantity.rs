@@ -32,7 +32,7 @@ pub fn cpu_millis(text: &str) -> Result<u64, BadAmount> {
     let bad = || BadAmount::Cpu(text.to_owned());
     let millis = match text.strip_suffix('m') {
         Some(digits) => digits.parse::<u32>().map_err(|_| bad())?.into(),
-        None => scaled(text, 1_000).ok_or_else(bad)?,
+        None => scaled(text, 1_000, text).map_err(|huge| huge.unwrap_or_else(bad))?,
     };
     positive(text, millis)
 }
@@ -56,7 +56,7 @@ pub fn memory_bytes(text: &str) -> Result<u64, BadAmount> {
         "Ti" | "TiB" => 1 << 40,
         _ => return Err(bad()),
     };
-    positive(text, scaled(number, factor).ok_or_else(bad)?)
+    positive(text, scaled(number, factor, text).map_err(|huge| huge.unwrap_or_else(bad))?)
 }
 
 /// A duration from `90s`, `10m`, `2h`, `1d`, `250ms` or seconds as a bare
@@ -76,7 +76,7 @@ pub fn duration(text: &str) -> Result<Duration, BadAmount> {
         "d" => 86_400_000,
         _ => return Err(bad()),
     };
-    let millis = scaled(number, millis_each).ok_or_else(bad)?;
+    let millis = scaled(number, millis_each, text).map_err(|huge| huge.unwrap_or_else(bad))?;
     // Databases count in signed 64 bits; no sensible limit is longer than a century.
     if millis > 100 * 366 * 86_400_000 {
         return Err(BadAmount::TooLarge(text.to_owned()));
@@ -133,22 +133,27 @@ fn positive(text: &str, amount: u64) -> Result<u64, BadAmount> {
     }
 }
 
-/// A decimal number times a factor, exactly, rounded up.
-fn scaled(number: &str, factor: u64) -> Option<u64> {
+/// A decimal number times a factor, exactly, rounded up. `Err(None)` when it is
+/// no number, `Err(Some)` when it is too large to count.
+fn scaled(number: &str, factor: u64, text: &str) -> Result<u64, Option<BadAmount>> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(whole) || !digits(fraction) || whole.len() > 18 || fraction.len() > 9 {
-        return None;
+    if !digits(whole) || !digits(fraction) || whole.is_empty() || fraction.len() > 9 {
+        return Err(None);
     }
-    if whole.is_empty() || (number.contains('.') && fraction.is_empty()) {
-        return None;
+    if number.contains('.') && fraction.is_empty() {
+        return Err(None);
     }
-    let scale = 10u128.pow(u32::try_from(fraction.len()).ok()?);
-    let mut value = whole.parse::<u128>().ok()? * scale;
+    let too_large = || Some(BadAmount::TooLarge(text.to_owned()));
+    if whole.len() > 18 {
+        return Err(too_large());
+    }
+    let scale = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| None)?);
+    let mut value = whole.parse::<u128>().map_err(|_| None)? * scale;
     if !fraction.is_empty() {
-        value += fraction.parse::<u128>().ok()?;
+        value += fraction.parse::<u128>().map_err(|_| None)?;
     }
-    u64::try_from((value * u128::from(factor)).div_ceil(scale)).ok()
+    u64::try_from((value * u128::from(factor)).div_ceil(scale)).map_err(|_| too_large())
 }
 
 #[cfg(test)]
@@ -174,7 +179,9 @@ mod tests {
         for bad in ["", "1X", "512", "Gi", "-1Gi", "1gi", "1Gib", "1e3Mi"] {
             assert_eq!(memory_bytes(bad), Err(BadAmount::Memory(bad.to_owned())));
         }
-        assert_eq!(memory_bytes("99999999Ti"), Err(BadAmount::Memory("99999999Ti".to_owned())));
+        let endless = format!("{}Ti", "9".repeat(30));
+        assert_eq!(memory_bytes(&endless), Err(BadAmount::TooLarge(endless.clone())));
+        assert_eq!(memory_bytes("99999999Ti"), Err(BadAmount::TooLarge("99999999Ti".to_owned())));
         assert_eq!(memory_bytes("9000000Ti"), Err(BadAmount::TooLarge("9000000Ti".to_owned())));
     }
 

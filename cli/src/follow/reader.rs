@@ -3,6 +3,7 @@
 
 use levers9_transport::{Stream, StreamError};
 use levers9_wire::v1::{self, stream_open};
+use tokio::time::Instant;
 
 use crate::client::{CONNECT, Client, Patience, Pause, again};
 use crate::error::Error;
@@ -35,12 +36,23 @@ pub(super) struct Reader {
     pause: Pause,
     /// Whether to pause before the next try.
     paused: bool,
+    /// Since when every stream broke before it said anything.
+    failing_since: Option<Instant>,
 }
 
 impl Reader {
     pub(super) fn new(open: v1::FollowOpen, patient: bool) -> Self {
         let pause = Pause::default();
-        Self { open, patient, stream: None, held: None, lost: false, pause, paused: false }
+        Self {
+            open,
+            patient,
+            stream: None,
+            held: None,
+            lost: false,
+            pause,
+            paused: false,
+            failing_since: None,
+        }
     }
 
     /// Lines up to this one are printed and not wanted again.
@@ -89,7 +101,9 @@ impl Reader {
                 },
             };
             self.give_up_stream();
-            if !again(&error) {
+            let failing_since = *self.failing_since.get_or_insert_with(Instant::now);
+            let enough = !self.patient && failing_since.elapsed() >= CONNECT;
+            if enough || !again(&error) {
                 return Err(client.broken(&error));
             }
             if let (StreamError::Lost(why), false) = (&error, self.lost) {
@@ -101,6 +115,7 @@ impl Reader {
 
     fn heard(&mut self, event: v1::FollowEvent) -> Event {
         self.pause = Pause::default();
+        self.failing_since = None;
         // Whoever follows and has seen something wants to see the rest.
         self.patient |= self.open.follow;
         if std::mem::take(&mut self.lost) {

@@ -55,12 +55,15 @@ pub async fn next(
     // Memory first: a reader that keeps up never touches the database.
     let from_memory = {
         let live = log.live();
-        live.as_ref().filter(|live| since + 1 >= live.first_line()).map(|live| live.lines_after(since, BATCH))
+        live.as_ref()
+            .filter(|live| since.saturating_add(1) >= live.first_line())
+            .map(|live| live.lines_after(since, BATCH))
     };
     if let Some(lines) = from_memory {
         return Ok(lines);
     }
-    let mut from = since + 1;
+    // Lines are counted in signed 64 bits there; none comes after the last of those.
+    let mut from = since.saturating_add(1).min(i64::MAX.unsigned_abs());
     loop {
         let Some(segment) = state.store.segments(task, from, 1).await?.into_iter().next() else {
             // Nothing sealed after it: what there is is in memory.
@@ -109,7 +112,7 @@ pub async fn tail(
 ) -> Result<u64, ReadError> {
     let wanted = usize::try_from(count).unwrap_or(usize::MAX).min(1_000_000);
     // Most often the last attempt alone has enough; only then is the whole log read.
-    let near = log.live().as_ref().map_or(0, |live| live.next_line().saturating_sub(count + 2));
+    let near = log.live().as_ref().map_or(0, |live| live.next_line().saturating_sub(count.saturating_add(2)));
     match place_of_last(state, task, log, near, wanted, &shown).await? {
         Some(place) => Ok(place),
         None if near > 0 => Ok(place_of_last(state, task, log, 0, wanted, &shown).await?.unwrap_or(0)),

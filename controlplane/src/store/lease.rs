@@ -63,23 +63,6 @@ impl Store {
         Ok(Some(Lease { name: name.to_owned(), holder, epoch }))
     }
 
-    /// Keeps a lease for `ttl_ms` from now; `false` when another has taken it.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn renew_lease(&self, lease: &Lease, ttl_ms: i64, now_ms: i64) -> Result<bool, StoreError> {
-        let now = self.dialect().lease_now("$5");
-        let renew = query(format!(
-            "UPDATE leases SET expires_ms = {now} + $4 WHERE name = $1 AND holder = $2 AND epoch = $3"
-        ))
-        .bind(lease.name.clone())
-        .bind(lease.holder.to_wire())
-        .bind(lease.epoch)
-        .bind(ttl_ms)
-        .bind(now_ms);
-        Ok(self.execute(renew).await? > 0)
-    }
-
     /// Lets go of a lease; `false` when another has taken it.
     ///
     /// # Errors

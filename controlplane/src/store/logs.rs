@@ -174,23 +174,6 @@ impl Store {
         self.transact(move |sql| Box::pin(async move { add(sql, &segment).await })).await
     }
 
-    /// Notes how many log records an attempt has in all; `false` when there is none.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn set_log_total(
-        &self,
-        task: TaskId,
-        attempt: AttemptNumber,
-        total: u64,
-    ) -> Result<bool, StoreError> {
-        let query = sqlx::query("UPDATE attempts SET log_total = $3 WHERE task = $1 AND number = $2")
-            .bind(task.to_wire())
-            .bind(i64::from(attempt.0))
-            .bind(number(total)?);
-        Ok(self.execute(query).await? > 0)
-    }
-
     /// The segments of a task that hold a line from `from_line` on, in order.
     ///
     /// # Errors

@@ -168,13 +168,4 @@ impl Store {
         );
         Ok(self.execute(query.bind(id.to_wire()).bind(workspace.to_wire())).await? > 0)
     }
-
-    /// Notes that a worker was heard of.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn touch_worker(&self, id: WorkerId, now_ms: i64) -> Result<(), StoreError> {
-        let query = sqlx::query("UPDATE workers SET last_seen_ms = $2 WHERE id = $1 AND last_seen_ms < $2");
-        self.execute(query.bind(id.to_wire()).bind(now_ms)).await.map(drop)
-    }
 }

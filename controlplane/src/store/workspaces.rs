@@ -95,22 +95,4 @@ impl Store {
             sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE id = $1").bind(id.to_wire());
         self.fetch_one(query).await?.as_ref().map(Workspace::read).transpose()
     }
-
-    /// The workspace of a name.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn workspace_by_name(&self, name: &str) -> Result<Option<Workspace>, StoreError> {
-        let query =
-            sqlx::query("SELECT id, name, created_ms FROM workspaces WHERE name = $1").bind(name.to_owned());
-        self.fetch_one(query).await?.as_ref().map(Workspace::read).transpose()
-    }
-
-    /// Whether there is any workspace: from then on the bootstrap secret is inert.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn any_workspace(&self) -> Result<bool, StoreError> {
-        Ok(self.fetch_one(sqlx::query("SELECT id FROM workspaces LIMIT 1")).await?.is_some())
-    }
 }

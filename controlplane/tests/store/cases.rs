@@ -12,7 +12,7 @@ use crate::fixtures::*;
 
 pub(crate) async fn the_first_workspace_is_created_once(place: Place) {
     let store = place.open().await;
-    assert!(!store.any_workspace().await.unwrap());
+    assert!(store.workspaces().await.unwrap().is_empty());
     let tries: Vec<_> = (0..8)
         .map(|n| {
             let (store, workspace) = (store.clone(), workspace(&format!("w{n}")));
@@ -25,7 +25,7 @@ pub(crate) async fn the_first_workspace_is_created_once(place: Place) {
         won += usize::from(one.await.unwrap());
     }
     assert_eq!(won, 1);
-    assert!(store.any_workspace().await.unwrap());
+    assert!(!store.workspaces().await.unwrap().is_empty());
     assert_eq!(store.workspaces().await.unwrap().len(), 1);
     assert_eq!(store.tokens(Scope::All, true, T0).await.unwrap().len(), 1);
 }
@@ -36,14 +36,13 @@ pub(crate) async fn workspace_names_are_unique_and_kept_as_they_are(place: Place
     for name in names {
         let made = workspace(name);
         store.create_workspace(made.clone(), None).await.unwrap();
-        assert_eq!(store.workspace_by_name(name).await.unwrap(), Some(made.clone()));
+        assert_eq!(store.workspace(made.id).await.unwrap(), Some(made.clone()));
         assert_eq!(store.workspace(made.id).await.unwrap(), Some(made));
     }
     let again = store.create_workspace(workspace("a"), Some(token(TokenKind::Workspace, None))).await;
     assert!(matches!(again, Err(StoreError::Conflict(_))), "{again:?}");
     assert_eq!(store.workspaces().await.unwrap().len(), names.len());
     assert!(store.tokens(Scope::All, true, T0).await.unwrap().is_empty(), "all or nothing");
-    assert_eq!(store.workspace_by_name("b").await.unwrap(), None);
     assert_eq!(store.workspace(WorkspaceId::generate()).await.unwrap(), None);
 }
 
@@ -164,10 +163,8 @@ pub(crate) async fn a_worker_keeps_its_scope_and_binds_once(place: Place) {
     store.upsert_worker(&private).await.unwrap();
     assert!(!store.bind_worker(private.id, theirs).await.unwrap());
     assert!(store.set_worker_state(private.id, WorkerState::Draining).await.unwrap());
-    store.touch_worker(private.id, T0 + 9).await.unwrap();
-    store.touch_worker(private.id, T0 + 2).await.unwrap();
     let found = store.worker(private.id).await.unwrap().unwrap();
-    assert_eq!((found.state, found.last_seen_ms), (WorkerState::Draining, T0 + 9));
+    assert_eq!((found.state, found.last_seen_ms), (WorkerState::Draining, T0));
     assert_eq!(store.workers().await.unwrap().len(), 2);
     assert!(!store.set_worker_state(WorkerId::generate(), WorkerState::Gone).await.unwrap());
     assert_eq!(store.worker(WorkerId::generate()).await.unwrap(), None);

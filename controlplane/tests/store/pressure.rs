@@ -84,7 +84,7 @@ pub(crate) async fn many_callers_share_a_small_pool(place: Place) {
                     0 => store.segments(fence.task, 0, 100).await.map(drop),
                     1 => store.live_tasks().await.map(drop),
                     2 => store.reserve_lines(fence.task, n).await.map(drop),
-                    _ => store.renew_lease(&lease, 60_000, T0).await.map(drop),
+                    _ => store.acquire_lease(&lease.name, lease.holder, 60_000, T0).await.map(drop),
                 }
             })
         })

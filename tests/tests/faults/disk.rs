@@ -69,48 +69,72 @@ fn goes_on(world: &World, harm: impl FnOnce(&Path), heal: impl FnOnce(&Path)) {
         let now = last_number(&content(&beat));
         if now >= before + 200 { Ok(()) } else { Err(format!("{now} after {before}")) }
     });
-    wait::until("/healthz tells", SOON, || match world.get("/healthz") {
-        (200, body) => Err(body),
-        (_, _) => Ok(()),
-    });
-    let refused = world.cli(&["run", "--detach", "--", "true"]);
-    if refused.code != 0 {
-        let told = refused.stderr.contains("full") || refused.stderr.contains("unavailable");
-        assert!(told, "a refused job says why: {refused:?}");
-    }
+    let log = world.controlplane.log();
+    assert!(log.contains("cannot be stored"), "the disk was full indeed, and the operator is told: {log}");
     heal(world.controlplane.data());
     world.wait_status(&id, "COMPLETE", LONG);
     assert_eq!(logs.wait(LONG), 0, "{}", logs.shown());
     assert_counts(&numbers(&logs.text()), COUNT, "logs -f");
     assert_counts(&numbers(&world.cli(&["logs", &id]).ok().text()), COUNT, "logs");
+    assert_eq!(world.cli(&["run", "--", "echo", "hi"]).ok().text(), "hi\n");
+}
+
+/// While `harm` lasts, people and machines are told.
+fn is_told(world: &World, harm: impl FnOnce(&Path), heal: impl FnOnce(&Path)) {
+    let _worker = world.worker("one");
+    assert_eq!(world.get("/healthz").0, 200);
+    harm(world.controlplane.data());
+    // The log of a job that runs is what finds it out.
+    let talk =
+        world.cli_spawn(&["run", "--", "sh", "-c", "while :; do head -c 3000 /dev/zero; sleep 0.1; done"]);
+    // What the database has room for already may still be taken.
+    let filler = format!("X={}", "x".repeat(60_000));
+    let refused = wait::until("a job is refused", LONG, || {
+        let out = world.cli(&["run", "--detach", "--env", &filler, "--", "true"]);
+        if out.code == 0 { Err("all are taken".to_owned()) } else { Ok(out) }
+    });
+    assert!(refused.stderr.contains("full"), "a refused job says why: {}", refused.stderr);
+    wait::until("/healthz tells", SOON, || match world.get("/healthz") {
+        (200, body) => Err(body),
+        (_, body) if body.contains("full") || body.contains("space") || body.contains("disk") => Ok(()),
+        (code, body) => Err(format!("{code} {body}")),
+    });
+    heal(world.controlplane.data());
     wait::until("/healthz is well again", Duration::from_secs(30), || match world.get("/healthz") {
         (200, _) => Ok(()),
         (code, body) => Err(format!("{code} {body}")),
     });
-    assert_eq!(world.cli(&["run", "--", "echo", "hi"]).ok().text(), "hi\n");
+    drop(talk);
 }
 
-#[test]
-fn a_full_disk_costs_nothing_but_time() {
+/// A test on a disk that can be filled, where one can be had.
+fn with_a_disk(test: impl FnOnce(&World, Box<dyn FnOnce(&Path)>, Box<dyn FnOnce(&Path)>)) {
     if nix::unistd::geteuid().is_root() {
         let small = Small::mount();
         let setup = Setup { data: Some(small.path().join("data")), ..Setup::default() };
         let world = World::start_with(Backend::Sqlite, setup);
         let filler = small.path().join("filler");
         let gone = filler.clone();
-        goes_on(
-            &world,
-            move |_| fill(&filler),
-            move |_| std::fs::remove_file(gone).expect("the filler goes"),
-        );
+        let harm = Box::new(move |_: &Path| fill(&filler));
+        test(&world, harm, Box::new(move |_| std::fs::remove_file(gone).expect("the filler goes")));
         return;
     }
     // Without root there is no small disk: a folder that takes no file is near it.
     let world = World::start(Backend::Sqlite);
-    let logs = |mode: u32| {
-        move |data: &Path| {
+    let set = |mode: u32| {
+        Box::new(move |data: &Path| {
             std::fs::set_permissions(data.join("logs"), Permissions::from_mode(mode)).expect("chmod");
-        }
+        })
     };
-    goes_on(&world, logs(0o500), logs(0o700));
+    test(&world, set(0o500), set(0o700));
+}
+
+#[test]
+fn a_full_disk_costs_nothing_but_time() {
+    with_a_disk(|world, harm, heal| goes_on(world, harm, heal));
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    with_a_disk(|world, harm, heal| is_told(world, harm, heal));
 }

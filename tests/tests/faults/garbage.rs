@@ -29,18 +29,16 @@ fn garbage(seed: u64, len: usize) -> Vec<u8> {
 fn first_datagram(world: &World) -> Vec<u8> {
     let ear = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     ear.set_read_timeout(Some(SOON)).expect("a timeout");
-    let (_, pins) = world
-        .controlplane
-        .address()
-        .split_once('#')
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .expect("pins");
+    let address = world.controlplane.address();
+    let (_, pins) = address.split_once('#').expect("an address with pins");
+    let token = world.cli(&["token", "create", "--format", "json"]).ok().json();
     let at = ear.local_addr().expect("an address");
     let mut command = world.home.command("levers9", &["task", "list"]);
     command.env("LEVERS9_ADDRESS", format!("levers9://{at}#{pins}"));
-    let _talking = levers9_tests::Live::spawn(command);
+    command.env("LEVERS9_TOKEN", token["key"].as_str().expect("a key"));
+    let talking = levers9_tests::Live::spawn(command);
     let mut datagram = vec![0; 65_536];
-    let (n, _) = ear.recv_from(&mut datagram).expect("the command says something");
+    let (n, _) = ear.recv_from(&mut datagram).unwrap_or_else(|error| panic!("{error}: {}", talking.shown()));
     datagram.truncate(n);
     datagram
 }

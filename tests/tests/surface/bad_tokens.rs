@@ -249,3 +249,34 @@ fn a_command_that_was_refused_ends_with_it() {
          hint: log in again: levers9 login",
     );
 }
+
+#[test]
+fn an_interrupt_of_a_restricted_run_says_that_it_cancels_nothing() {
+    let world = &shared().world;
+    let restricted = person(world, "workspace_restricted");
+    let mut run = restricted.cli_spawn(&["run", "--", "sh", "-c", "echo on; exec sleep 300"]);
+    wait_lines(&run, 1);
+    run.signal(levers9_tests::live::Signal::SIGINT);
+    ends(
+        &mut run,
+        130,
+        "on",
+        "levers9: cancelling the task; press Ctrl-C again to leave at once\n\
+         levers9: the task was not cancelled: this token may not stop tasks",
+    );
+}
+
+#[test]
+fn a_workers_token_revoked_while_it_works() {
+    let world = levers9_tests::World::start(levers9_tests::Backend::Sqlite);
+    let worker = world.worker("one");
+    let tokens = world.cli(&["token", "list", "--format", "json"]).ok().json();
+    let of_kind = |kind: &str| {
+        let row = tokens.as_array().expect("a list").iter().find(|token| token["kind"] == kind);
+        text(&row.unwrap_or_else(|| panic!("no {kind} in {tokens:#}"))["id"]).to_owned()
+    };
+    let _revoked = world.cli(&["token", "delete", &of_kind("worker")]).ok();
+    world.wait_worker(&worker, "away", REVOKED);
+    worker.wait_log("the token was revoked", PATIENCE);
+    assert_eq!(worker.poll(), None, "{}", worker.log());
+}

@@ -15,5 +15,6 @@ mod secrets;
 mod signals;
 mod starting;
 mod support;
+mod terminal;
 mod unreachable;
 mod workspaces;
