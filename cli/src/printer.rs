@@ -1,6 +1,6 @@
 //! What people and scripts see: results on standard output, everything else
 //! on standard error. The only place that writes to either, apart from
-//! [`crate::output`], which moves the output of jobs, and the only place that
+//! `output`, which moves the output of jobs, and the only place that
 //! renders errors.
 //!
 //! A reader that has closed its end ends the command quietly with 0. A write

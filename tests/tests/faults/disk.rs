@@ -88,7 +88,7 @@ fn is_told(world: &World, harm: impl FnOnce(&Path), heal: impl FnOnce(&Path)) {
     let talk =
         world.cli_spawn(&["run", "--", "sh", "-c", "while :; do head -c 3000 /dev/zero; sleep 0.1; done"]);
     // What the database has room for already may still be taken.
-    let filler = format!("X={}", "x".repeat(60_000));
+    let filler = format!("X={}", "x".repeat(40_000));
     let refused = wait::until("a job is refused", LONG, || {
         let out = world.cli(&["run", "--detach", "--env", &filler, "--", "true"]);
         if out.code == 0 { Err("all are taken".to_owned()) } else { Ok(out) }

@@ -121,3 +121,32 @@ fn garbage_and_half_open_connections_harm_nobody() {
     assert!(log.len() < 64 * 1024, "strangers do not fill the log: {} bytes", log.len());
     assert!(!log.contains("panicked"), "{log}");
 }
+
+/// B126: at the limit of open files nobody new gets in; who is in stays, and
+/// afterwards all is as before.
+#[test]
+fn the_limit_of_open_files_passes() {
+    const COUNT: u32 = 200;
+    let world = World::start(Backend::Sqlite);
+    let worker = world.worker("one");
+    let mut run = world.cli_spawn(&["run", "--", "sh", "-c", &counting(COUNT, 20)]);
+    run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
+    let pid = world.controlplane.pid().to_string();
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--nofile=128:128", "--pid", &pid]);
+    assert!(limit.status().expect("prlimit starts").success(), "a limit can be set");
+    let ports = [world.controlplane.http(), world.controlplane.grpc()];
+    let open: Vec<_> = (0..300).filter_map(|i: usize| TcpStream::connect(ports[i % 2]).ok()).collect();
+    let seen = last_number(&run.text());
+    run.wait_text("the job's output goes on", Duration::from_secs(5), |text| last_number(text) > seen + 20);
+    let log = world.controlplane.log();
+    assert!(log.len() < 64 * 1024, "the log is not filled with it: {} bytes", log.len());
+    drop(open);
+    let freed = Instant::now();
+    assert_eq!(world.get("/healthz").0, 200);
+    assert!(freed.elapsed() < Duration::from_secs(2), "a new connection works after {:?}", freed.elapsed());
+    assert_eq!(world.cli(&["run", "--", "echo", "hi"]).ok().text(), "hi\n");
+    assert_eq!(run.wait(LONG), 0, "{}", run.shown());
+    assert_counts(&run.text(), COUNT, "the job beside it");
+    assert_eq!(worker.log().matches("online").count(), 1, "{}", worker.log());
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use levers9_tests::live::Signal;
 use levers9_tests::{Backend, World, wait};
 
-use crate::support::{LONG, SOON, assert_counts, counting, last_number};
+use crate::support::{LONG, SOON, assert_counts, counting, id_of, last_number, wait_file};
 
 /// Kills the controlplane twice in one job. `run` and `logs -f` go on.
 fn dies_twice(backend: Backend) {
@@ -16,8 +16,7 @@ fn dies_twice(backend: Backend) {
     let script = counting(COUNT, 20).replace("echo $i;", &format!("echo $i; echo $i > {};", beat.display()));
     let mut run = world.cli_spawn(&["run", "--name", "numbers", "--", "sh", "-c", &script]);
     run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
-    let task = world.cli(&["task", "list", "--format", "json"]).ok().json()[0].clone();
-    let id = task["id"].as_str().expect("an id").to_owned();
+    let id = id_of(&world, "numbers");
     let mut logs = world.cli_spawn(&["logs", "-f", &id]);
     logs.wait_text("numbers", SOON, |text| last_number(text) >= 5);
     for round in 1..=2 {
@@ -113,4 +112,27 @@ fn a_stopped_run_goes_on_where_it_was() {
     assert_eq!(run.wait(LONG), 0, "{}", run.shown());
     assert_counts(&run.text(), COUNT, "run");
     assert_eq!(beside.wait(SOON), 0);
+}
+
+/// What ends while nobody can be told is told later.
+#[test]
+fn a_job_that_ends_while_the_controlplane_is_dead_has_ended_well() {
+    const COUNT: u32 = 60;
+    let world = World::start(Backend::Sqlite);
+    let worker = world.worker("one");
+    let ended = world.home.path().join("ended");
+    let script = format!("{}; echo x > {}; exit 5", counting(COUNT, 20), ended.display());
+    let mut run = world.cli_spawn(&["run", "--name", "ends", "--", "sh", "-c", &script]);
+    run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
+    world.controlplane.kill9();
+    wait_file(&ended, SOON);
+    world.controlplane.start();
+    assert_eq!(run.wait(LONG), 5, "{}", run.shown());
+    assert_counts(&run.text(), COUNT, "run");
+    let task = world.task(&id_of(&world, "ends"));
+    assert_eq!((&task["attempts"], &task["exit_code"]), (&1.into(), &5.into()), "{task:#}");
+    wait::until("the worker keeps nothing of it", SOON, || {
+        let left = std::fs::read_dir(worker.data().join("containers")).map(Iterator::count);
+        if matches!(left, Ok(0)) { Ok(()) } else { Err(format!("{left:?}")) }
+    });
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use levers9_tests::{Home, Output};
 
 use crate::support::{
-    PATIENCE, Person, ends, fails, new_token, normal, person, running, shared, start_worker, terminate, text,
-    unknown_token, wait_lines,
+    PATIENCE, Person, ends, fails, new_token, normal, person, running, shared, sql, start_worker, terminate,
+    text, unknown_token, wait_lines,
 };
 
 /// A revoked token's sessions end within this.
@@ -145,10 +145,10 @@ fn an_enrolment_token_that_has_expired() {
     let left = Duration::from_millis(u64::try_from(shown - now).expect("in the future"));
     assert!((1_700..=1_800).contains(&left.as_secs()), "{left:?} is not half an hour");
     assert_eq!(world.controlplane.terminate(), 0);
-    let mut sqlite = std::process::Command::new("sqlite3");
-    sqlite.arg(world.controlplane.data().join("levers9.db"));
-    sqlite.arg("UPDATE tokens SET expires_ms = 1 WHERE kind = 'enrolment'; SELECT changes();");
-    assert_eq!(Output::of(sqlite).ok().text().trim(), "1");
+    let file = world.controlplane.data().join("levers9.db");
+    let changed =
+        sql(&file, "UPDATE tokens SET expires_ms = 1 WHERE kind = 'enrolment' RETURNING expires_ms");
+    assert_eq!(changed, 1);
     world.controlplane.start();
     let home = Home::new();
     let token = text(&enrolment["token"]);
@@ -203,11 +203,10 @@ fn a_restricted_tokens_run_has_a_caller() {
     wait_lines(&run, 1);
     let database = world.controlplane.data().join("levers9.db");
     levers9_tests::wait::until("the task has a caller", Duration::from_secs(5), || {
-        let mut sqlite = std::process::Command::new("sqlite3");
-        sqlite.arg("-readonly").arg(&database);
-        sqlite.arg("SELECT count(*) FROM tasks WHERE callers_gone_ms IS NOT NULL");
-        let alone = Output::of(sqlite).ok().text();
-        if alone.trim() == "0" { Ok(()) } else { Err(format!("{} tasks wait for a caller", alone.trim())) }
+        match sql(&database, "SELECT count(*) FROM tasks WHERE callers_gone_ms IS NOT NULL") {
+            0 => Ok(()),
+            alone => Err(format!("{alone} tasks wait for a caller")),
+        }
     });
     run.signal(levers9_tests::live::Signal::SIGTERM);
     let _left = run.wait(PATIENCE);

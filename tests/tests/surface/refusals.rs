@@ -105,7 +105,7 @@ fn a_command_that_is_not_there_or_no_program() {
         126,
         "levers9: not executable: \"/etc/passwd\": Permission denied",
     );
-    fails(&world.cli(&["run", "--", "/etc"]), 126, "levers9: not executable: \"/etc\": it is a folder");
+    fails(&world.cli(&["run", "--", "/etc"]), 126, "levers9: not executable: \"/etc\": Is a directory");
 }
 
 #[test]

@@ -255,6 +255,20 @@ pub(crate) fn request(address: SocketAddr, head: &str, headers: &[(&str, &str)])
     (code, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
+/// The first number a statement answers, from an SQLite file.
+pub(crate) fn sql(file: &Path, statement: &'static str) -> i64 {
+    use sqlx::{AnyConnection, Connection as _};
+    sqlx::any::install_default_drivers();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut connection =
+            AnyConnection::connect(&format!("sqlite:{}", file.display())).await.expect("the file opens");
+        let answered = sqlx::query_scalar(statement).fetch_one(&mut connection).await;
+        connection.close().await.expect("the file closes");
+        answered.unwrap_or_else(|error| panic!("{statement}: {error}"))
+    })
+}
+
 /// Waits until a task of the world runs.
 pub(crate) fn running(world: &World, task: &str) {
     let _task = world.wait_status(task, "RUNNING", PATIENCE);

@@ -146,8 +146,11 @@ impl Pump {
     }
 }
 
+/// A way to ask a cutter for what it holds.
+type Ask = fn(&mut Cutter, &mut dyn FnMut(&[u8]));
+
 /// Lets a source's cutter give what it holds, by the way it is asked.
-fn give(source: &mut Source, writer: &mut Writer, how: fn(&mut Cutter, &mut dyn FnMut(&[u8]))) {
+fn give(source: &mut Source, writer: &mut Writer, how: Ask) {
     let (stream, unix_ms) = (source.stream, clock::unix_millis());
     how(&mut source.cutter, &mut |piece| writer.put(stream, unix_ms, piece));
 }
