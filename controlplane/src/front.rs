@@ -2,6 +2,7 @@
 //! the figures for a monitoring system.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +38,20 @@ impl FrontDesk {
         let now = now_ms();
         Ok(found.filter(|t| t.revoked_ms.is_none() && t.expires_ms.is_none_or(|end| end > now)))
     }
+}
+
+/// Less than this free in the data folder is trouble, in bytes.
+const ROOM: u64 = 16 << 20;
+
+/// Whether there is room in the data folder.
+fn room(data: &Path) -> Result<(), String> {
+    let free = nix::sys::statvfs::statvfs(data).map_err(|errno| format!("{}: {errno}", data.display()))?;
+    let bytes = u64::from(free.blocks_available()).saturating_mul(u64::from(free.fragment_size()));
+    if bytes >= ROOM {
+        return Ok(());
+    }
+    let left = levers9_wire::quantity::show_memory(bytes);
+    Err(format!("{left} left in the data folder"))
 }
 
 impl Front for FrontDesk {
@@ -93,8 +108,13 @@ impl Front for FrontDesk {
         };
         let stopping =
             if self.state.stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+        let storage = match self.state.trouble.now() {
+            Some(problem) => Err(problem),
+            None => room(&self.state.data),
+        };
         let parts = vec![
             ("database".to_owned(), database),
+            ("storage".to_owned(), storage),
             ("certificate".to_owned(), certificate),
             ("running".to_owned(), stopping),
         ];

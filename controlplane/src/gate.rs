@@ -5,10 +5,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use levers9_transport::accept::{Gate, Refusal, Session};
+use levers9_transport::accept::{Gate, Refusal, Session, SessionHandle};
 use levers9_wire::token::{self, BadToken, TokenKind};
 use levers9_wire::v1::{self, RefuseCode, Role};
-use levers9_wire::{InstanceId, WorkerId, valid};
+use levers9_wire::{InstanceId, TokenId, WorkerId, valid};
 use tokio::time::Instant;
 
 use crate::auth::{Identity, mint};
@@ -24,7 +24,7 @@ pub enum Admitted {
     /// Somebody without a token, who may ask for the first one.
     Nobody,
     /// A person's CLI.
-    Person(Identity),
+    Person(Identity, TokenHash),
     /// A worker.
     Worker(Box<workers::Arrival>),
 }
@@ -61,7 +61,7 @@ impl Door {
         }
         let mut welcome = self.welcome(&token).await?;
         if hello.role == Role::Cli {
-            return Ok((welcome, Admitted::Person(Identity::from(&token))));
+            return Ok((welcome, Admitted::Person(Identity::from(&token), token.hash)));
         }
         let (token, enrolment) = match kind {
             TokenKind::Enrolment => {
@@ -86,6 +86,16 @@ impl Door {
             inventory: hello.inventory,
         };
         Ok((welcome, Admitted::Worker(Box::new(arrival))))
+    }
+
+    /// Registers a session under its token. A revocation between the Hello and
+    /// here found no session to end; this finds the revocation.
+    async fn opened(&self, token: TokenId, hash: TokenHash, session: &SessionHandle) {
+        self.state.sessions.opened(token, session);
+        let row = self.state.store.token_by_hash(hash).await;
+        if row.is_ok_and(|row| row.is_none_or(|row| row.revoked_ms.is_some())) {
+            self.state.sessions.revoke(token);
+        }
     }
 
     async fn token(&self, hello: &valid::Hello) -> Result<Token, Refusal> {
@@ -226,15 +236,15 @@ impl Gate for Door {
     async fn serve(self: Arc<Self>, session: Session, admitted: Admitted) {
         match admitted {
             Admitted::Nobody => calls::serve_nobody(&self.state, session).await,
-            Admitted::Person(who) => {
+            Admitted::Person(who, hash) => {
                 let handle = session.handle().clone();
-                self.state.sessions.opened(who.token, &handle);
+                self.opened(who.token, hash, &handle).await;
                 calls::serve(&self.state, &self.callers, who, session).await;
                 self.state.sessions.closed(&handle);
             }
             Admitted::Worker(arrival) => {
                 let handle = session.handle().clone();
-                self.state.sessions.opened(arrival.token.id, &handle);
+                self.opened(arrival.token.id, arrival.token.hash, &handle).await;
                 workers::serve(&self.state, session, *arrival).await;
                 self.state.sessions.closed(&handle);
             }

@@ -15,7 +15,13 @@ pub struct Known<'a> {
     pub lost_before: u32,
     /// How many may be lost in all.
     pub max_retries: u32,
+    /// Which try this was.
+    pub number: u32,
 }
+
+/// Refusals by workers that do not count as losses; more than these do, so
+/// that a task nobody takes comes to an end.
+const FREE_REFUSALS: u32 = 10;
 
 /// The attempt's last state, and what it means for the task.
 #[must_use]
@@ -46,6 +52,12 @@ pub fn of_event(ended: &RunEnded, known: Known<'_>) -> (AttemptState, Then) {
             // Stopped for the worker's own reasons: the task did nothing wrong.
             None => lost(&ended.reason, known),
         },
+        Outcome::Refused
+            if known.cancel_reason.is_none() && known.number <= known.max_retries + FREE_REFUSALS =>
+        {
+            // It never ran: the task has lost nothing.
+            (AttemptState::Failed, Then::Retry { reason: ended.reason.clone() })
+        }
         Outcome::UnknownContainer | Outcome::Refused | Outcome::WorkerFailed | Outcome::Unspecified => {
             lost(&ended.reason, known)
         }
@@ -77,7 +89,7 @@ pub fn lost(reason: &str, known: Known<'_>) -> (AttemptState, Then) {
 mod tests {
     use super::*;
 
-    const FRESH: Known<'static> = Known { cancel_reason: None, lost_before: 0, max_retries: 3 };
+    const FRESH: Known<'static> = Known { cancel_reason: None, lost_before: 0, max_retries: 3, number: 1 };
 
     fn ended(outcome: Outcome) -> RunEnded {
         RunEnded { outcome: outcome.into(), reason: "so".into(), ..RunEnded::default() }
@@ -122,6 +134,14 @@ mod tests {
         }
         // One that had finished all the same, has.
         assert_eq!(status(&of_event(&ended(Outcome::Exited), known).1).0, TaskStatus::Complete);
+    }
+
+    #[test]
+    fn a_refusal_costs_no_retry_but_not_for_ever() {
+        let refused = |number| of_event(&ended(Outcome::Refused), Known { lost_before: 3, number, ..FRESH });
+        assert_eq!(refused(4).0, AttemptState::Failed);
+        assert_eq!(status(&refused(4).1).0, TaskStatus::Retry);
+        assert_eq!(status(&refused(14).1).0, TaskStatus::Error);
     }
 
     #[test]

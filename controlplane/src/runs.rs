@@ -212,6 +212,7 @@ async fn apply(state: &Shared, fence: Fence, event: &v1::RunEvent) -> Result<(),
                 cancel_reason: now.task.cancel_reason.as_deref(),
                 lost_before,
                 max_retries: now.task.max_retries,
+                number: fence.number.0,
             };
             let (attempt_state, then) = outcome::of_event(ended, known);
             let reason = levers9_wire::name::printable(&ended.reason, levers9_wire::limits::TEXT);
@@ -252,6 +253,7 @@ pub async fn lose(state: &Shared, fence: Fence, reason: &str) -> Result<(), Stor
         cancel_reason: now.task.cancel_reason.as_deref(),
         lost_before: lost_before(state, &now, fence).await?,
         max_retries: now.task.max_retries,
+        number: fence.number.0,
     };
     let (attempt_state, then) = outcome::lost(reason, known);
     let finish = Finish {

@@ -194,6 +194,8 @@ impl Controlplane {
             logs: Logs::new(Objects::new(config.data.join("logs"))),
             runs: crate::runs::Runs::default(),
             failures: crate::limiter::FailureLimiter::default(),
+            trouble: crate::state::Trouble::default(),
+            data: config.data.clone(),
             placeable: Notify::new(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),

@@ -2,7 +2,8 @@
 //! connected, the live logs, and the bells that wake the scheduler. It holds
 //! no decision of its own.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use levers9_transport::Address;
@@ -36,6 +37,36 @@ pub struct Options {
     pub log_age_max: Duration,
 }
 
+/// What keeps the controlplane from storing things now; said once per change
+/// and shown by `/healthz`.
+#[derive(Debug, Default)]
+pub struct Trouble(Mutex<Option<String>>);
+
+impl Trouble {
+    /// Something cannot be stored.
+    pub fn is(&self, problem: &str) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.as_deref() != Some(problem) {
+            tracing::error!(%problem, "storage trouble; what cannot be stored is kept by its sender");
+            *now = Some(problem.to_owned());
+        }
+    }
+
+    /// Something could be stored.
+    pub fn over(&self) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.take().is_some() {
+            tracing::info!("storage works again");
+        }
+    }
+
+    /// What the matter is.
+    #[must_use]
+    pub fn now(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Everything, shared.
 #[derive(Debug)]
 pub struct State {
@@ -55,6 +86,10 @@ pub struct State {
     pub runs: Runs,
     /// Slows down who guesses.
     pub failures: FailureLimiter,
+    /// What cannot be stored.
+    pub trouble: Trouble,
+    /// The data folder.
+    pub data: PathBuf,
     /// Rung when something may be placed.
     pub placeable: Notify,
     /// Tasks that belong to nobody else.

@@ -64,7 +64,6 @@ pub async fn load(state: &Shared) -> Result<(), StoreError> {
             token: None,
             away_since: Some(Instant::now()),
             given_up: worker.state == WorkerState::Unreachable,
-            draining: false,
         });
     }
     Ok(())
@@ -132,7 +131,6 @@ async fn settle(state: &Shared, session: &SessionHandle, arrival: &Arrival) -> R
         token: Some(arrival.token.id),
         away_since: None,
         given_up: false,
-        draining: false,
     });
     let mut inventory: HashMap<_, _> =
         arrival.inventory.iter().map(|running| ((running.container, running.generation), running)).collect();

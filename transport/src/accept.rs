@@ -6,7 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
@@ -152,6 +152,7 @@ pub struct SessionHandle {
     id: SessionId,
     carrier: Carrier,
     rtt_us: Arc<AtomicU64>,
+    draining: Arc<AtomicBool>,
     ending: watch::Receiver<Option<Ending>>,
 }
 
@@ -184,6 +185,12 @@ impl SessionHandle {
             0 => None,
             us => Some(Duration::from_micros(us)),
         }
+    }
+
+    /// Whether the peer has said that it takes nothing more.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Opens a stream to the peer. Cancel safe.
@@ -393,10 +400,17 @@ impl<G: Gate> Acceptor<G> {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
         let (ended, ending) = watch::channel(None);
         let rtt_us = Arc::new(AtomicU64::new(0));
-        let handle = SessionHandle { id, carrier: carrier.clone(), rtt_us: Arc::clone(&rtt_us), ending };
+        let draining = Arc::new(AtomicBool::new(false));
+        let handle = SessionHandle {
+            id,
+            carrier: carrier.clone(),
+            rtt_us: Arc::clone(&rtt_us),
+            draining: Arc::clone(&draining),
+            ending,
+        };
         let counted = Counted::new(&self.gauges, |g| &g.sessions);
-        let keeper =
-            Keeper { carrier: carrier.clone(), send, recv, rtt_us, ping_every: self.limits.ping_every };
+        let ping_every = self.limits.ping_every;
+        let keeper = Keeper { carrier: carrier.clone(), send, recv, rtt_us, draining, ping_every };
         self.tasks.spawn(async move {
             let _counted = counted;
             let acceptor =
@@ -436,6 +450,7 @@ struct Keeper {
     send: FrameSend,
     recv: FrameRecv,
     rtt_us: Arc<AtomicU64>,
+    draining: Arc<AtomicBool>,
     ping_every: Duration,
 }
 
@@ -488,6 +503,10 @@ impl Keeper {
             }
             Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
                 let _too_large = self.send.queue(&frame(control_frame::Kind::Pong(v1::Pong { nonce })));
+                None
+            }
+            Some(control_frame::Kind::Drain(_)) => {
+                self.draining.store(true, Ordering::Relaxed);
                 None
             }
             Some(control_frame::Kind::Bye(bye)) => {

@@ -78,6 +78,7 @@ pub type EndpointSource = Box<dyn FnMut() -> io::Result<Endpoint> + Send>;
 #[derive(Clone)]
 pub struct Link {
     status: watch::Receiver<Status>,
+    drain: CancellationToken,
     stop: CancellationToken,
     _task: Arc<AbortOnDropHandle<()>>,
 }
@@ -108,7 +109,7 @@ impl Link {
     ) -> (Self, mpsc::Receiver<Box<Opened>>) {
         let (opened, incoming) = mpsc::channel(UNTAKEN);
         let (status, watched) = watch::channel(Status::Dialing);
-        let stop = CancellationToken::new();
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
         let runner = Runner {
             dialer,
             endpoints,
@@ -119,11 +120,12 @@ impl Link {
             rng,
             status,
             opened,
+            drain: drain.clone(),
             stop: stop.clone(),
             spread: Duration::ZERO,
         };
         let task = AbortOnDropHandle::new(tokio::spawn(runner.run()));
-        (Self { status: watched, stop, _task: Arc::new(task) }, incoming)
+        (Self { status: watched, drain, stop, _task: Arc::new(task) }, incoming)
     }
 
     /// How it is doing, to be watched.
@@ -153,6 +155,12 @@ impl Link {
     pub async fn open(&self, kind: stream_open::Kind) -> Result<Stream, OpenError> {
         let (carrier, _) = self.online().await?;
         Ok(open_on(&carrier, kind).await?)
+    }
+
+    /// Tells the controlplane that this side takes nothing more, now and on
+    /// every carrier to come. What runs goes on.
+    pub fn drain(&self) {
+        self.drain.cancel();
     }
 
     /// Says goodbye and waits, at most `patience`, until the controlplane has
@@ -227,6 +235,7 @@ struct Runner {
     rng: StdRng,
     status: watch::Sender<Status>,
     opened: mpsc::Sender<Box<Opened>>,
+    drain: CancellationToken,
     stop: CancellationToken,
     spread: Duration,
 }
@@ -351,6 +360,7 @@ impl Runner {
             AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), self.opened.clone())));
         let mut liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
         let mut awake = Awake::new();
+        let mut told = false;
         let lost = loop {
             let due = tokio::select! {
                 biased;
@@ -359,6 +369,11 @@ impl Runner {
                     break None;
                 }
                 lost = carrier.closed() => break Some(lost),
+                () = self.drain.cancelled(), if !told => {
+                    told = true;
+                    let _too_large = send.queue(&frame(control_frame::Kind::Drain(v1::Drain::default())));
+                    continue;
+                }
                 sent = send.flush(), if send.has_pending() => {
                     if let Err(error) = sent { break Some(lost_by(error)) }
                     continue;

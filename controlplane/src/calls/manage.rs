@@ -66,7 +66,7 @@ fn to_worker(
             let both: Vec<_> = fighting.iter().map(ToString::to_string).collect();
             ("paused", format!("two processes use its identity: {}", both.join(", ")))
         }
-        (Some(_), _) if worker.draining => ("draining", String::new()),
+        (Some(_), _) if !worker.takes_more() => ("draining", String::new()),
         (Some(_), _) => ("ready", String::new()),
         (None, Some(since)) => {
             let away = levers9_wire::quantity::show_duration(since.elapsed());

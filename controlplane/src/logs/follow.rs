@@ -15,6 +15,7 @@ use super::TaskLog;
 use super::reader::{self, Cache, ReadError};
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs;
+use crate::scheduler::fence_of;
 use crate::state::{Shared, now_ms};
 use crate::store::{StoreError, TaskNow, TaskStatus};
 
@@ -236,12 +237,10 @@ async fn send_lines(
 
 /// Whether every record of the last attempt has come in.
 fn is_complete(now: &TaskNow, log: &TaskLog) -> bool {
-    let Some(attempt) = &now.attempt else { return true };
-    let live = log.live();
-    match live.as_ref().filter(|live| live.fence().number == attempt.number) {
-        Some(live) => live.is_complete() || attempt.log_total.is_some_and(|total| live.next_index() >= total),
-        None => attempt.log_total.is_none_or(|total| attempt.log_next >= total),
-    }
+    let (Some(attempt), Some(fence)) = (&now.attempt, fence_of(now)) else { return true };
+    let has = |next: u64| attempt.log_total.is_some_and(|total| next >= total);
+    log.with(fence, |live| live.is_complete() || has(live.next_index()))
+        .unwrap_or_else(|| attempt.log_total.is_none() || has(attempt.log_next))
 }
 
 /// Whether there is nothing left to wait for once a task has ended.

@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use levers9_transport::accept::SessionHandle;
 use levers9_transport::stream::{Stream, StreamError};
-use levers9_wire::{ContainerId, Generation, WorkerId, v1};
+use levers9_wire::{ContainerId, Generation, TaskId, WorkerId, v1};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::TaskLog;
-use super::live::SEGMENT_BYTES;
-use super::objects;
+use super::live::{Live, OutOfOrder};
+use super::{TaskLog, objects};
 use crate::runs;
 use crate::scheduler::LINE_BLOCK;
 use crate::state::{Shared, now_ms};
-use crate::store::{Fence, Segment, SegmentAdded, SegmentId, StoreError};
+use crate::store::{Attempt, Fence, Segment, SegmentAdded, SegmentId, StoreError};
 
 /// The pause before trying again what the disk or database did not take.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,7 +31,7 @@ enum IngestError {
     #[error("it is of an attempt that no longer counts")]
     Stale,
     #[error(transparent)]
-    Order(#[from] super::live::OutOfOrder),
+    Order(#[from] OutOfOrder),
 }
 
 /// Serves one Log stream of a worker until its end.
@@ -49,53 +48,69 @@ pub async fn serve(
         stream.abort(v1::ResetCode::Protocol);
         return;
     };
-    match ingest(&state, worker, container, generation, &mut stream).await {
-        Ok(()) => {}
+    let mut intake = match Intake::begin(&state, worker, container, generation).await {
+        Ok(intake) => intake,
         Err(IngestError::Stale) => {
             tracing::info!(%container, generation = generation.0, "refused the log of an attempt that no longer counts");
             // Nobody wants any of it: the worker may forget it all, and the container with it.
             if stream.send.send(&v1::LogAck { next_index: u64::MAX }).await.is_ok() {
                 stream.send.finish();
             }
-            runs::discard(session, container, generation).await;
+            return runs::discard(session, container, generation).await;
         }
         Err(error) => {
-            tracing::debug!(%error, %container, "a log stream ended early");
-            stream.abort(v1::ResetCode::Internal);
+            tracing::debug!(%error, %container, "a log cannot be taken in now");
+            return stream.abort(v1::ResetCode::Internal);
+        }
+    };
+    if let Err(error) = ingest(&mut intake, &mut stream).await {
+        tracing::debug!(%error, %container, "a log stream ended early");
+        stream.abort(v1::ResetCode::Internal);
+        // What was shown must not be forgotten, whether or not its worker comes back.
+        if let Err(error) = intake.seal_all().await {
+            tracing::warn!(%error, %container, "the last records of a log that was cut off are not kept");
         }
     }
 }
 
-async fn ingest(
-    state: &Shared,
-    worker: WorkerId,
-    container: ContainerId,
-    generation: Generation,
-    stream: &mut Stream,
-) -> Result<(), IngestError> {
-    let mut intake = Intake::begin(state, worker, container, generation).await?;
+async fn ingest(intake: &mut Intake<'_>, stream: &mut Stream) -> Result<(), IngestError> {
     intake.acknowledge(stream).await?;
     loop {
-        let seal_at = intake.log.live().as_ref().and_then(super::live::Live::seal_at);
+        let seal_at = intake.with(|live| live.seal_at())?;
         tokio::select! {
             batch = stream.recv.next::<v1::LogBatch>() => {
                 let Some(batch) = batch? else {
-                    intake.seal_all(stream).await?;
-                    return Ok(());
+                    intake.seal_all().await?;
+                    return intake.acknowledge(stream).await;
                 };
                 let end = batch.end;
                 intake.take(batch).await?;
                 if end {
-                    intake.seal_all(stream).await?;
+                    intake.seal_all().await?;
+                    intake.acknowledge(stream).await?;
                     return Ok(stream.send.finish_and_deliver().await?);
                 }
-                if intake.is_full() {
-                    intake.seal_all(stream).await?;
+                if intake.with(|live| live.is_full())? {
+                    intake.seal_all().await?;
+                    intake.acknowledge(stream).await?;
                 }
             }
             () = sleep_until(seal_at.unwrap_or_else(Instant::now)), if seal_at.is_some() => {
-                intake.seal_all(stream).await?;
+                intake.seal_all().await?;
+                intake.acknowledge(stream).await?;
             }
+        }
+    }
+}
+
+/// Makes durable what is left in memory of a task's attempts, before another
+/// one begins.
+pub async fn seal_left(state: &Shared, task: TaskId) {
+    let log = state.logs.of(task);
+    for fence in log.fences() {
+        let mut left = Intake { state, fence, log: Arc::clone(&log), line_limit: None };
+        if let Err(error) = left.seal_all().await {
+            tracing::warn!(%error, %task, "the last records of a lost attempt are not kept");
         }
     }
 }
@@ -105,9 +120,14 @@ struct Intake<'a> {
     state: &'a Shared,
     fence: Fence,
     log: Arc<TaskLog>,
+    /// The lines of an attempt that is not the current one end before those of
+    /// the next.
+    line_limit: Option<u64>,
 }
 
 impl<'a> Intake<'a> {
+    /// Any attempt's log is taken in from the worker that has it: the tail of
+    /// a lost one was said and may have been shown.
     async fn begin(
         state: &'a Shared,
         worker: WorkerId,
@@ -116,58 +136,54 @@ impl<'a> Intake<'a> {
     ) -> Result<Self, IngestError> {
         let task = state.store.task_of_container(container).await?.ok_or(IngestError::Stale)?;
         let attempts = state.store.attempts(task).await?;
-        let attempt = attempts
-            .into_iter()
-            .find(|a| a.container == container && a.generation == generation && a.worker == worker)
-            .ok_or(IngestError::Stale)?;
+        let is_it =
+            |a: &&Attempt| a.container == container && a.generation == generation && a.worker == worker;
+        let attempt = attempts.iter().find(is_it).ok_or(IngestError::Stale)?;
         let now = state.store.task(task).await?.ok_or(IngestError::Stale)?;
-        // The tail of the last attempt is still wanted when its task has ended; of an older one it is not.
-        if now.attempt.as_ref().is_none_or(|current| current.number != attempt.number) {
-            return Err(IngestError::Stale);
-        }
+        let line_limit = attempts.iter().filter(|a| a.number > attempt.number).map(|a| a.base_line).min();
         let fence = Fence { task, number: attempt.number, container, generation };
-        state.logs.begin(fence, attempt.base_line, attempt.log_next, now.task.lines_reserved);
+        let reserved = line_limit.unwrap_or(now.task.lines_reserved);
+        state.logs.begin(fence, attempt.base_line, attempt.log_next, reserved);
         if let Some(total) = attempt.log_total {
             state.logs.set_total(fence, total);
         }
-        Ok(Self { state, fence, log: state.logs.of(task) })
+        Ok(Self { state, fence, log: state.logs.of(task), line_limit })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Live) -> T) -> Result<T, IngestError> {
+        self.log.with(self.fence, act).ok_or(IngestError::Stale)
     }
 
     /// Tells the worker from where on records are wanted, or what is durable.
     async fn acknowledge(&self, stream: &mut Stream) -> Result<(), IngestError> {
-        let next_index = self.log.live().as_ref().map_or(0, super::live::Live::next_index);
+        let next_index = self.with(|live| live.durable())?;
         stream.send.send(&v1::LogAck { next_index }).await?;
         Ok(())
     }
 
-    fn is_full(&self) -> bool {
-        self.log.live().as_ref().is_some_and(super::live::Live::is_full)
-    }
-
-    async fn take(&mut self, batch: v1::LogBatch) -> Result<(), IngestError> {
+    async fn take(&mut self, mut batch: v1::LogBatch) -> Result<(), IngestError> {
+        if let Some(limit) = self.line_limit {
+            let room = self.with(|live| limit.saturating_sub(live.line_of(0)))?;
+            batch.records.retain(|record| record.index < room);
+        }
         if let Some(last) = batch.records.last() {
             self.reserve(last.index.saturating_add(1)).await?;
         }
         let now = Instant::now();
-        {
-            let mut live = self.log.live();
-            let live = live.as_mut().filter(|live| live.fence() == self.fence).ok_or(IngestError::Stale)?;
-            for record in batch.records {
-                live.push(record, now)?;
-            }
+        self.with(|live| {
+            batch.records.into_iter().try_for_each(|record| live.push(record, now))?;
             if batch.end {
-                let total = live.next_index();
-                live.set_total(total);
+                live.set_total(live.next_index());
             }
-        }
+            Ok::<_, OutOfOrder>(())
+        })??;
         self.log.ring();
         Ok(())
     }
 
     /// Gives out line numbers up to a record, before it is shown.
     async fn reserve(&self, next_index: u64) -> Result<(), IngestError> {
-        let wanted = self.log.live().as_ref().and_then(|live| live.to_reserve(next_index, LINE_BLOCK));
-        let Some(upto) = wanted else { return Ok(()) };
+        let Some(upto) = self.with(|live| live.to_reserve(next_index, LINE_BLOCK))? else { return Ok(()) };
         loop {
             match self.state.store.reserve_lines(self.fence.task, upto).await {
                 Ok(_) => break,
@@ -175,41 +191,39 @@ impl<'a> Intake<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        if let Some(live) = self.log.live().as_mut() {
-            live.reserved(upto);
-        }
-        Ok(())
+        self.with(|live| live.reserved(upto))
     }
 
-    /// Makes durable what has come and acknowledges it.
-    async fn seal_all(&mut self, stream: &mut Stream) -> Result<(), IngestError> {
-        let (first_index, records) = match self.log.live().as_ref() {
-            Some(live) if live.fence() == self.fence => live.unsealed(),
-            _ => return Err(IngestError::Stale),
-        };
-        if let Some(last) = records.last() {
+    /// Makes durable what has come.
+    async fn seal_all(&mut self) -> Result<(), IngestError> {
+        loop {
+            let (base, first_index, records) = self.with(|live| {
+                let (first_index, records) = live.unsealed();
+                (live.line_of(0), first_index, records)
+            })?;
+            let Some(last) = records.last() else { return Ok(()) };
             let next_index = last.index + 1;
-            self.seal(first_index, next_index, &records).await?;
-            if let Some(live) = self.log.live().as_mut().filter(|live| live.fence() == self.fence) {
-                live.sealed(next_index);
+            // Somebody else may have sealed a part meanwhile: the rest is next.
+            let durable = self.seal(base, first_index, next_index, &records).await?;
+            if durable <= first_index {
+                return Err(IngestError::Stale);
             }
+            self.with(|live| live.sealed(durable))?;
             self.log.ring();
         }
-        self.acknowledge(stream).await
     }
 
+    /// Seals records; answers up to which index the attempt is durable.
     async fn seal(
         &self,
+        base: u64,
         first_index: u64,
         next_index: u64,
         records: &[v1::LogRecord],
-    ) -> Result<(), IngestError> {
-        let Some(base) = self.log.live().as_ref().map(|live| live.line_of(0)) else {
-            return Err(IngestError::Stale);
-        };
+    ) -> Result<u64, IngestError> {
         let bytes = objects::encode(records).map_err(StreamError::Frame)?;
         let task = self.fence.task;
-        // The length is in the name, so that a longer run from the same index is another object.
+        // The end is in the name, so that a longer run from the same index is another object.
         let key = format!("{task}/{}-{first_index}-{next_index}", self.fence.number);
         let segment = Segment {
             id: SegmentId(*levers9_wire::RequestId::generate().as_bytes()),
@@ -223,22 +237,24 @@ impl<'a> Intake<'a> {
             bytes: bytes.len() as u64,
             created_ms: now_ms(),
         };
-        let mut said = false;
         loop {
             let problem = match self.state.logs.objects.put(&key, bytes.clone()).await {
                 Err(error) => error.to_string(),
                 Ok(()) => match self.state.store.add_segment(segment.clone()).await {
-                    Ok(SegmentAdded::Added | SegmentAdded::AlreadyThere) => return Ok(()),
-                    Ok(SegmentAdded::Expected(_) | SegmentAdded::Refused) => return Err(IngestError::Stale),
+                    Ok(SegmentAdded::Added | SegmentAdded::AlreadyThere) => {
+                        self.state.trouble.over();
+                        return Ok(next_index);
+                    }
+                    Ok(SegmentAdded::Expected(durable)) => return Ok(durable),
+                    Ok(SegmentAdded::Refused) => return Err(IngestError::Stale),
                     Err(error) if error.is_retryable() => error.to_string(),
                     Err(error) => return Err(error.into()),
                 },
             };
-            if !said {
-                tracing::error!(%problem, %task, bytes = SEGMENT_BYTES, "a log segment cannot be stored; the worker keeps it until it can");
-                said = true;
+            self.state.trouble.is(&format!("log segments cannot be stored: {problem}"));
+            if self.state.stopping.run_until_cancelled(sleep(PAUSE)).await.is_none() {
+                return Err(IngestError::Store(StoreError::ShuttingDown));
             }
-            sleep(PAUSE).await;
         }
     }
 }

@@ -75,6 +75,12 @@ impl Live {
         self.next
     }
 
+    /// Records below this are in segments.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
     /// The line a record has.
     #[must_use]
     pub fn line_of(&self, index: u64) -> u64 {
@@ -135,10 +141,16 @@ impl Live {
         self.total.is_some_and(|total| self.next >= total)
     }
 
+    /// Whether what has come is durable.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Whether every record has come and is durable.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.is_complete() && self.records.is_empty()
+        self.is_complete() && self.is_sealed()
     }
 
     /// When a segment is to be sealed, if nothing more comes.

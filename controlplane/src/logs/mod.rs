@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use levers9_wire::TaskId;
+use levers9_wire::v1::FollowLine;
 use tokio::sync::watch;
 
 use crate::store::Fence;
@@ -33,18 +34,51 @@ pub struct Change {
 /// One task's log and state as they change.
 #[derive(Debug)]
 pub struct TaskLog {
-    live: Mutex<Option<Live>>,
+    /// By attempt, oldest first. An older one is here while its tail comes in.
+    lives: Mutex<Vec<Live>>,
     changed: watch::Sender<Change>,
 }
 
 impl TaskLog {
     fn new() -> Self {
-        Self { live: Mutex::new(None), changed: watch::channel(Change::default()).0 }
+        Self { lives: Mutex::default(), changed: watch::channel(Change::default()).0 }
     }
 
-    /// What the current attempt has said and is not in a segment yet.
-    pub fn live(&self) -> MutexGuard<'_, Option<Live>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lives(&self) -> MutexGuard<'_, Vec<Live>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at or changes what an attempt has said and is not in a segment
+    /// yet; `None` when there is nothing of it here.
+    pub fn with<T>(&self, fence: Fence, act: impl FnOnce(&mut Live) -> T) -> Option<T> {
+        self.lives().iter_mut().find(|live| live.fence() == fence).map(act)
+    }
+
+    /// The attempts that have something here, oldest first.
+    #[must_use]
+    pub fn fences(&self) -> Vec<Fence> {
+        self.lives().iter().map(Live::fence).collect()
+    }
+
+    /// The line after the last one that has come in, while anything is known here.
+    #[must_use]
+    pub fn next_line(&self) -> Option<u64> {
+        self.lives().last().map(Live::next_line)
+    }
+
+    /// The lines after `since`, when no segment can hold one between.
+    #[must_use]
+    pub fn lines_after(&self, since: u64, max_bytes: usize) -> Memory {
+        let lives = self.lives();
+        let wanted = since.saturating_add(1);
+        match lives.iter().find(|live| live.next_line() > wanted) {
+            Some(live) if wanted >= live.first_line() => Memory::Next(live.lines_after(since, max_bytes)),
+            Some(live) => {
+                Memory::After { first_line: live.first_line(), lines: live.lines_after(since, max_bytes) }
+            }
+            None if lives.is_empty() => Memory::After { first_line: u64::MAX, lines: Vec::new() },
+            None => Memory::Next(Vec::new()),
+        }
     }
 
     /// Tells followers that there is more to read.
@@ -62,6 +96,20 @@ impl TaskLog {
     pub fn watch(&self) -> watch::Receiver<Change> {
         self.changed.subscribe()
     }
+}
+
+/// What memory has after a place.
+#[derive(Debug)]
+pub enum Memory {
+    /// These lines follow on the place; none when nothing has come yet.
+    Next(Vec<FollowLine>),
+    /// Segments may hold lines below `first_line`; these come after them.
+    After {
+        /// The first line that memory answers for.
+        first_line: u64,
+        /// What it has from there on.
+        lines: Vec<FollowLine>,
+    },
 }
 
 /// The live logs of all tasks.
@@ -90,9 +138,12 @@ impl Logs {
     pub fn begin(&self, fence: Fence, base_line: u64, durable: u64, reserved: u64) {
         let log = self.of(fence.task);
         {
-            let mut live = log.live();
-            if live.as_ref().is_none_or(|live| live.fence() != fence) {
-                *live = Some(Live::new(fence, base_line, durable, reserved));
+            let mut lives = log.lives();
+            if !lives.iter().any(|live| live.fence() == fence) {
+                // Older ones stay while something of them is not sealed.
+                lives.retain(|live| !live.is_sealed());
+                let at = lives.partition_point(|live| live.fence().number < fence.number);
+                lives.insert(at, Live::new(fence, base_line, durable, reserved));
             }
         }
         log.ring_status();
@@ -101,9 +152,7 @@ impl Logs {
     /// How many records an attempt has in all.
     pub fn set_total(&self, fence: Fence, total: u64) {
         let log = self.of(fence.task);
-        if let Some(live) = log.live().as_mut().filter(|live| live.fence() == fence) {
-            live.set_total(total);
-        }
+        log.with(fence, |live| live.set_total(total));
         log.ring_status();
     }
 
@@ -112,12 +161,12 @@ impl Logs {
         self.of(task).ring_status();
     }
 
-    /// Drops what nobody follows and whose attempt is complete.
+    /// Drops what nobody follows and whose attempts are complete.
     pub fn tidy(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.retain(|_, log| {
             let unused = Arc::strong_count(log) == 1 && log.changed.receiver_count() == 0;
-            let settled = log.live().as_ref().is_none_or(Live::is_settled);
+            let settled = log.lives().iter().all(Live::is_settled);
             !(unused && settled)
         });
     }

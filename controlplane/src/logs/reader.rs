@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use levers9_wire::TaskId;
 use levers9_wire::v1::FollowLine;
 
-use super::TaskLog;
 use super::live::to_line;
 use super::objects;
+use super::{Memory, TaskLog};
 use crate::state::Shared;
 use crate::store::StoreError;
 
@@ -53,21 +53,16 @@ pub async fn next(
         return Ok(held);
     }
     // Memory first: a reader that keeps up never touches the database.
-    let from_memory = {
-        let live = log.live();
-        live.as_ref()
-            .filter(|live| since.saturating_add(1) >= live.first_line())
-            .map(|live| live.lines_after(since, BATCH))
+    let (first_in_memory, in_memory) = match log.lines_after(since, BATCH) {
+        Memory::Next(lines) => return Ok(lines),
+        Memory::After { first_line, lines } => (first_line, lines),
     };
-    if let Some(lines) = from_memory {
-        return Ok(lines);
-    }
     // Lines are counted in signed 64 bits there; none comes after the last of those.
     let mut from = since.saturating_add(1).min(i64::MAX.unsigned_abs());
     loop {
-        let Some(segment) = state.store.segments(task, from, 1).await?.into_iter().next() else {
-            // Nothing sealed after it: what there is is in memory.
-            return Ok(log.live().as_ref().map(|live| live.lines_after(since, BATCH)).unwrap_or_default());
+        let segment = state.store.segments(task, from, 1).await?.into_iter().next();
+        let Some(segment) = segment.filter(|segment| segment.first_line < first_in_memory) else {
+            return Ok(in_memory);
         };
         if cache.key != segment.object_key {
             let records = objects::decode(&state.logs.objects.get(&segment.object_key).await?)?;
@@ -112,7 +107,7 @@ pub async fn tail(
 ) -> Result<u64, ReadError> {
     let wanted = usize::try_from(count).unwrap_or(usize::MAX).min(1_000_000);
     // Most often the last attempt alone has enough; only then is the whole log read.
-    let near = log.live().as_ref().map_or(0, |live| live.next_line().saturating_sub(count.saturating_add(2)));
+    let near = log.next_line().map_or(0, |next| next.saturating_sub(count.saturating_add(2)));
     match place_of_last(state, task, log, near, wanted, &shown).await? {
         Some(place) => Ok(place),
         None if near > 0 => Ok(place_of_last(state, task, log, 0, wanted, &shown).await?.unwrap_or(0)),

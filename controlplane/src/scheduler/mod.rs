@@ -7,9 +7,10 @@ pub mod core;
 use std::time::Duration;
 
 use levers9_wire::{ContainerId, Generation, WorkerId};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use self::core::{Amounts, Candidate, Waiting, need_of};
+use crate::logs::ingest;
 use crate::runs::{self, Drive};
 use crate::sessions::WorkerNow;
 use crate::state::{CALLER_GRACE, Shared, WORKER_LOST, now_ms};
@@ -20,6 +21,8 @@ const LEASE_TTL_MS: i64 = 15_000;
 const TICK: Duration = Duration::from_secs(1);
 /// Tasks looked at in one pass.
 const BATCH: u32 = 500;
+/// How long the tail of a lost attempt may take to be sealed.
+const SEAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Line numbers are given out in blocks of this many.
 pub const LINE_BLOCK: u64 = 1_000;
 
@@ -126,6 +129,8 @@ impl Scheduler {
         if !state.store.place(placement).await? {
             return Ok(());
         }
+        // A disk that takes nothing must not hold up every other task.
+        let _late = timeout(SEAL_PATIENCE, ingest::seal_left(state, fence.task)).await;
         state.logs.begin(fence, base_line, 0, base_line + LINE_BLOCK);
         let spec = crate::jobs::spec(state, now, fence, env.as_ref());
         let drive = Drive { fence, since_event: 0, spec: Some(spec) };
@@ -236,9 +241,7 @@ pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
         gpu_type: worker.facts.gpu_type.clone(),
         total: worker.total(),
         free: free_of(&worker),
-        ready: worker.session.is_some()
-            && !worker.draining
-            && state.sessions.fighting(worker.id, now).is_empty(),
+        ready: worker.takes_more() && state.sessions.fighting(worker.id, now).is_empty(),
     };
     Ok(state.sessions.workers().into_iter().map(candidate).collect())
 }

@@ -40,8 +40,6 @@ pub struct WorkerNow {
     pub away_since: Option<Instant>,
     /// Its attempts were given up already.
     pub given_up: bool,
-    /// It said that it takes nothing more.
-    pub draining: bool,
 }
 
 impl WorkerNow {
@@ -50,6 +48,12 @@ impl WorkerNow {
     pub fn total(&self) -> Amounts {
         let WorkerFacts { cpu_millis, memory_bytes, gpu_count, .. } = self.facts;
         Amounts { cpu_millis, memory_bytes, gpus: gpu_count }
+    }
+
+    /// Whether it is here and has not said that it takes nothing more.
+    #[must_use]
+    pub fn takes_more(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.is_draining())
     }
 
     /// Whom it serves, bound or by enrolment.

@@ -161,10 +161,11 @@ impl Worker {
         self.link.status()
     }
 
-    /// Stops in order: takes nothing new, ends the containers with `grace`
+    /// Stops in order: says that it takes nothing new, ends the containers with `grace`
     /// between SIGTERM and SIGKILL, hands over their last words, says goodbye.
     /// Returns the containers that were late.
     pub async fn shutdown(self, grace: Duration) -> Vec<ContainerId> {
+        self.link.drain();
         let late = self.containers.shutdown(grace).await;
         if timeout(HANDOVER, self.containers.all_forgotten()).await.is_err() {
             tracing::warn!("the controlplane did not take the last logs or results in time");
