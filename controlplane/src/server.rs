@@ -93,17 +93,6 @@ impl StartError {
     }
 }
 
-/// The words of a store error with its cause, once.
-fn words(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
-}
-
 /// The sockets of a controlplane, bound before anything is started.
 #[derive(Debug)]
 pub struct Sockets {
@@ -171,7 +160,7 @@ impl Controlplane {
         make_folder(&config.data)?;
         let store = Store::open(config.database.expose(), config.database_pool)
             .await
-            .map_err(|error| StartError::Store(words(&error)))?;
+            .map_err(|error| StartError::Store(error.chain()))?;
         let keyring = open_keys(config)?;
         let (certificates, resolver, trust) = open_certificates(config)?;
         let bound = Addresses {
@@ -200,7 +189,7 @@ impl Controlplane {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         });
-        recover(&state).await.map_err(|error| StartError::Store(words(&error)))?;
+        recover(&state).await.map_err(|error| StartError::Store(error.chain()))?;
         let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
         let transport = TransportThread::start().map_err(StartError::Quic)?;
         let acceptor = listen(&state, config, sockets.quic, &identity, &transport)?;

@@ -139,6 +139,10 @@ impl Link {
     /// # Errors
     /// When the link was shut down.
     pub async fn online(&self) -> Result<(Carrier, Arc<v1::Welcome>), OpenError> {
+        // Most often there is one, and nothing to wait for.
+        if let Status::Online { carrier, welcome } = &*self.status.borrow() {
+            return Ok((carrier.clone(), Arc::clone(welcome)));
+        }
         let mut status = self.status.clone();
         let seen = status.wait_for(|s| matches!(s, Status::Online { .. } | Status::Closed)).await;
         match seen.as_deref() {

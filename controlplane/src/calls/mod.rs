@@ -53,12 +53,10 @@ impl Refused {
 
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
-        if error.is_retryable() {
-            Self::new(FailureCode::Unavailable, error.to_string())
-        } else {
-            tracing::error!(%error, "a call failed");
-            Self::new(FailureCode::Internal, error.to_string())
-        }
+        // Causes are the operator's to see; a caller learns what kind of trouble it is.
+        tracing::error!(error = %error.chain(), "a call failed");
+        let code = if error.is_retryable() { FailureCode::Unavailable } else { FailureCode::Internal };
+        Self::new(code, error.to_string())
     }
 }
 

@@ -60,6 +60,9 @@ pub enum StoreError {
     /// The tables could not be brought up to this build's version.
     #[error("the database cannot be migrated")]
     Migrate(#[source] MigrateError),
+    /// There is no room left where the database is.
+    #[error("the controlplane's disk is full")]
+    DiskFull(#[source] sqlx::Error),
     /// The database refuses a statement for a reason nobody expected.
     #[error("the database refused a statement")]
     Refused(#[source] sqlx::Error),
@@ -69,7 +72,22 @@ impl StoreError {
     /// Whether the same request may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Exhausted | Self::ShuttingDown)
+        matches!(self, Self::Unavailable(_) | Self::DiskFull(_) | Self::Exhausted | Self::ShuttingDown)
+    }
+
+    /// Its words and those of its causes, each once.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(next) = cause {
+            let words = next.to_string();
+            if !text.contains(&words) {
+                text = format!("{text}: {words}");
+            }
+            cause = next.source();
+        }
+        text
     }
 }
 
@@ -79,9 +97,12 @@ impl From<sqlx::Error> for StoreError {
         match &error {
             E::PoolTimedOut => Self::Exhausted,
             E::PoolClosed => Self::ShuttingDown,
-            E::Io(_) | E::Tls(_) | E::Protocol(_) | E::WorkerCrashed | E::BeginFailed => {
-                Self::Unavailable(error)
-            }
+            E::Io(_)
+            | E::Tls(_)
+            | E::Protocol(_)
+            | E::WorkerCrashed
+            | E::BeginFailed
+            | E::InvalidSavePointStatement => Self::Unavailable(error),
             E::Database(refusal) => match refusal.kind() {
                 ErrorKind::UniqueViolation | ErrorKind::ForeignKeyViolation => {
                     Self::Conflict(refusal.constraint().unwrap_or(refusal.message()).to_owned())
@@ -96,9 +117,15 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
+/// SQLite's code for a disk without room.
+const SQLITE_FULL: u32 = 13;
+
 /// Sorts a code of PostgreSQL (five characters, sorted by the first two) or of
 /// SQLite (a number whose low byte is the primary code).
 fn by_code(code: &str) -> fn(sqlx::Error) -> StoreError {
+    if code == "53100" || code.parse::<u32>().is_ok_and(|code| code & 0xff == SQLITE_FULL) {
+        return StoreError::DiskFull;
+    }
     if code.len() == 5 {
         return match code.get(..2).unwrap_or_default() {
             // Connection, transaction rollback, resources, operator, system.
@@ -109,8 +136,8 @@ fn by_code(code: &str) -> fn(sqlx::Error) -> StoreError {
         };
     }
     match code.parse::<u32>().map(|code| code & 0xff) {
-        // BUSY, LOCKED, NOMEM, IOERR, FULL, CANTOPEN.
-        Ok(5 | 6 | 7 | 10 | 13 | 14) => StoreError::Unavailable,
+        // BUSY, LOCKED, NOMEM, IOERR, CANTOPEN.
+        Ok(5 | 6 | 7 | 10 | 14) => StoreError::Unavailable,
         // CORRUPT, NOTADB.
         Ok(11 | 26) => StoreError::Damaged,
         _ => StoreError::Refused,

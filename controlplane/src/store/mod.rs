@@ -36,7 +36,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use sqlx::any::AnyRow;
-use sqlx::{Any, Pool};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, Connection as _, Pool};
 
 pub use calls::Answer;
 pub use error::StoreError;
@@ -149,19 +150,41 @@ impl Store {
     {
         let (pool, dialect) = (self.pool.clone(), self.dialect);
         detached(async move {
-            let mut transaction = pool.begin_with(dialect.begin()).await?;
-            let done = work(&mut Sql::new(&mut transaction, dialect)).await;
-            match done {
-                Ok(value) => transaction.commit().await.map(|()| value).map_err(StoreError::from),
-                Err(error) => {
-                    // The first error is the one worth telling; a connection
-                    // that cannot roll back is closed by the pool.
-                    drop(transaction.rollback().await);
-                    Err(error)
-                }
+            let mut connection = pool.acquire().await?;
+            let done = in_transaction(&mut connection, dialect, work).await;
+            if done.as_ref().is_err_and(|failed| !failed.is_clean) {
+                // A connection that could not end its transaction would refuse the next one.
+                connection.close_on_drop();
             }
+            done.map_err(|failed| failed.error)
         })
         .await
+    }
+}
+
+/// A transaction that failed, and whether its connection is as before.
+struct Failed {
+    error: StoreError,
+    is_clean: bool,
+}
+
+async fn in_transaction<T, F>(
+    connection: &mut PoolConnection<Any>,
+    dialect: Dialect,
+    work: F,
+) -> Result<T, Failed>
+where
+    F: for<'c> FnOnce(&'c mut Sql<'_>) -> BoxFuture<'c, Result<T, StoreError>>,
+{
+    let unclean = |error: sqlx::Error| Failed { error: error.into(), is_clean: false };
+    let mut transaction = connection.begin_with(dialect.begin()).await.map_err(unclean)?;
+    match work(&mut Sql::new(&mut transaction, dialect)).await {
+        Ok(value) => transaction.commit().await.map(|()| value).map_err(unclean),
+        // The first error is the one worth telling.
+        Err(error) => match transaction.rollback().await {
+            Ok(()) => Err(Failed { error, is_clean: true }),
+            Err(_) => Err(Failed { error, is_clean: false }),
+        },
     }
 }
 

@@ -22,8 +22,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The most that is lent on behalf of streams nobody reads, in bytes.
 const LENT_MAX: u32 = 64 << 20;
 
-#[derive(Debug)]
+/// A connection with its window; streams share it.
 pub(super) struct Tuner {
+    pub(super) connection: quinn::Connection,
     smallest: u32,
     largest: u32,
     stream_window: u32,
@@ -68,9 +69,10 @@ fn is_starved(blocked: bool, read: u64, span: Duration, window: u32, rtt: Durati
 }
 
 impl Tuner {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(connection: quinn::Connection, settings: &Settings) -> Self {
         let (smallest, largest) = (settings.window, settings.window_max.max(settings.window));
         Self {
+            connection,
             smallest,
             largest,
             stream_window: settings.stream_window,
@@ -82,7 +84,7 @@ impl Tuner {
     }
 
     /// Counts bytes read, and looks at the path each time half a window has passed.
-    pub(super) fn received(&self, bytes: usize, connection: &quinn::Connection) {
+    pub(super) fn received(&self, bytes: usize) {
         self.read.fetch_add(bytes as u64, Ordering::Relaxed);
         let Ok(mut state) = self.state.lock() else { return };
         state.bytes += bytes as u64;
@@ -93,10 +95,10 @@ impl Tuner {
         let counted = std::mem::take(&mut state.bytes);
         let Some(since) = state.since.replace(now) else { return };
         let bounds = (self.smallest, self.largest);
-        let next = next_window(state.window, counted, now - since, connection.rtt(), bounds);
+        let next = next_window(state.window, counted, now - since, self.connection.rtt(), bounds);
         if next != state.window {
             state.window = next;
-            connection.set_receive_window(state.total());
+            self.connection.set_receive_window(state.total());
         }
     }
 
@@ -114,37 +116,37 @@ impl Tuner {
 
     /// Lends window while unread streams starve the others, and takes it back
     /// when none is left. Runs as long as the carrier.
-    pub(super) async fn guard(&self, connection: &quinn::Connection) {
+    pub(super) async fn guard(&self) {
         let (mut blocked_before, mut read_before) = (0, 0);
         // The sender has said that it is blocked, and nothing was done about it yet.
         let mut waits = false;
         loop {
             if self.parked.load(Ordering::Relaxed) == 0 {
-                self.lend(0, connection);
+                self.lend(0);
                 self.someone_parked.notified().await;
             }
             sleep(LOOK).await;
-            let blocked = connection.stats().frame_rx.data_blocked;
+            let blocked = self.connection.stats().frame_rx.data_blocked;
             let read = self.read.load(Ordering::Relaxed);
             let Ok((window, lent)) = self.state.lock().map(|state| (state.window, state.lent)) else {
                 return;
             };
             let progress = read - read_before;
             waits |= blocked > blocked_before;
-            if is_starved(waits, progress, LOOK, window, connection.rtt()) {
+            if is_starved(waits, progress, LOOK, window, self.connection.rtt()) {
                 waits = false;
-                self.lend(lent.saturating_add(self.stream_window), connection);
+                self.lend(lent.saturating_add(self.stream_window));
             }
             (blocked_before, read_before) = (blocked, read);
         }
     }
 
-    fn lend(&self, lent: u32, connection: &quinn::Connection) {
+    fn lend(&self, lent: u32) {
         let Ok(mut state) = self.state.lock() else { return };
         let lent = lent.min(LENT_MAX);
         if state.lent != lent {
             state.lent = lent;
-            connection.set_receive_window(state.total());
+            self.connection.set_receive_window(state.total());
         }
     }
 }

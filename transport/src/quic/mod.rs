@@ -141,19 +141,18 @@ fn code(code: ResetCode) -> VarInt {
 /// One QUIC connection: moves the streams of a session.
 #[derive(Clone)]
 pub struct Carrier {
-    connection: quinn::Connection,
-    flow: Arc<flow::Tuner>,
+    shared: Arc<flow::Tuner>,
 }
 
 impl fmt::Debug for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Carrier({})", self.connection.remote_address())
+        write!(f, "Carrier({})", self.shared.connection.remote_address())
     }
 }
 
 impl Carrier {
     fn new(connection: quinn::Connection, settings: &Settings) -> Self {
-        Self { connection, flow: Arc::new(flow::Tuner::new(settings)) }
+        Self { shared: Arc::new(flow::Tuner::new(connection, settings)) }
     }
 
     /// Opens a stream in both directions. Waits while the peer permits no more.
@@ -162,7 +161,7 @@ impl Carrier {
     /// # Errors
     /// When the carrier is gone.
     pub async fn open(&self) -> Result<(SendHalf, RecvHalf), Lost> {
-        let (send, recv) = self.connection.open_bi().await?;
+        let (send, recv) = self.shared.connection.open_bi().await?;
         Ok(self.halves(send, recv))
     }
 
@@ -171,80 +170,76 @@ impl Carrier {
     /// # Errors
     /// When the carrier is gone.
     pub async fn accept(&self) -> Result<(SendHalf, RecvHalf), Lost> {
-        let (send, recv) = self.connection.accept_bi().await?;
+        let (send, recv) = self.shared.connection.accept_bi().await?;
         Ok(self.halves(send, recv))
     }
 
     fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
-        self.flow.park();
-        let recv = RecvHalf {
-            stream: recv,
-            connection: self.connection.clone(),
-            parked: Parked { flow: Arc::clone(&self.flow), is: true },
-        };
+        self.shared.park();
+        let recv = RecvHalf { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
         (SendHalf { stream: send }, recv)
     }
 
     /// Closes at once; what was not acknowledged is lost. One that is gone
     /// already stays gone for its first reason.
     pub fn close(&self, why: ResetCode, words: &str) {
-        if self.connection.close_reason().is_none() {
-            self.connection.close(code(why), words.as_bytes());
+        if self.shared.connection.close_reason().is_none() {
+            self.shared.connection.close(code(why), words.as_bytes());
         }
     }
 
     /// Waits until it is gone, and says why. Cancel safe.
     pub async fn closed(&self) -> Lost {
-        self.connection.closed().await.into()
+        self.shared.connection.closed().await.into()
     }
 
     /// Why it is gone, when it is.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
-        self.connection.close_reason().map(Lost::from)
+        self.shared.connection.close_reason().map(Lost::from)
     }
 
     /// Keeps streams that nobody reads from starving the others. To be polled
     /// as long as the carrier is used; never returns while it works.
     pub(crate) async fn guard(&self) {
-        self.flow.guard(&self.connection).await;
+        self.shared.guard().await;
     }
 
     /// Where the peer is now; changes when its NAT does.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        let peer = self.connection.remote_address();
+        let peer = self.shared.connection.remote_address();
         SocketAddr::new(peer.ip().to_canonical(), peer.port())
     }
 
     /// The current estimate of the round-trip time.
     #[must_use]
     pub fn rtt(&self) -> Duration {
-        self.connection.rtt()
+        self.shared.connection.rtt()
     }
 
     /// Packets sent, and of those lost.
     #[must_use]
     pub fn packets(&self) -> (u64, u64) {
-        let path = self.connection.stats().path;
+        let path = self.shared.connection.stats().path;
         (path.sent_packets, path.lost_packets)
     }
 
     /// The packet size in use, in bytes.
     #[must_use]
     pub fn mtu(&self) -> u16 {
-        self.connection.stats().path.current_mtu
+        self.shared.connection.stats().path.current_mtu
     }
 
     /// Changes how many streams the peer may have open at once.
     pub fn permit_streams(&self, count: u32) {
-        self.connection.set_max_concurrent_bi_streams(count.into());
+        self.shared.connection.set_max_concurrent_bi_streams(count.into());
     }
 
     /// Tells two carriers of one process apart.
     #[must_use]
     pub fn number(&self) -> usize {
-        self.connection.stable_id()
+        self.shared.connection.stable_id()
     }
 }
 
@@ -314,7 +309,6 @@ impl SendHalf {
 /// peer and gives the window back.
 pub struct RecvHalf {
     stream: quinn::RecvStream,
-    connection: quinn::Connection,
     parked: Parked,
 }
 
@@ -375,7 +369,7 @@ impl RecvHalf {
         let reading = self.parked.reading();
         match self.stream.read_chunk(max, true).await {
             Ok(Some(chunk)) => {
-                reading.0.flow.received(chunk.bytes.len(), &self.connection);
+                reading.0.flow.received(chunk.bytes.len());
                 Ok(Some(chunk.bytes))
             }
             Ok(None) => {
@@ -399,7 +393,7 @@ impl RecvHalf {
         match self.stream.read_chunks(chunks).await {
             Ok(Some(count)) => {
                 let bytes = chunks[..count].iter().map(Bytes::len).sum();
-                reading.0.flow.received(bytes, &self.connection);
+                reading.0.flow.received(bytes);
                 Ok(Some(count))
             }
             Ok(None) => {
