@@ -46,7 +46,7 @@ const ROOM: u64 = 16 << 20;
 /// Whether there is room in the data folder.
 fn room(data: &Path) -> Result<(), String> {
     let free = nix::sys::statvfs::statvfs(data).map_err(|errno| format!("{}: {errno}", data.display()))?;
-    let bytes = u64::from(free.blocks_available()).saturating_mul(u64::from(free.fragment_size()));
+    let bytes = free.blocks_available().saturating_mul(free.fragment_size());
     if bytes >= ROOM {
         return Ok(());
     }

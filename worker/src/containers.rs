@@ -1,11 +1,13 @@
 //! All containers of a worker: what is taken, what is refused, what is free,
 //! and the shutdown. A session asks here and holds [`Handle`]s; each
-//! container's life is driven by a task of its own that this owns. Nothing
-//! here knows of a network: containers run on whoever can be reached.
+//! container's life is driven by a task of its own that this owns. What of a
+//! log outlives its container is here too. Nothing here knows of a network:
+//! containers run on whoever can be reached.
 
 mod driver;
 mod environment;
 mod handle;
+mod left;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,6 +21,7 @@ use levers9_wire::valid::{Run, Spec};
 use levers9_wire::{ContainerId, Generation, WorkspaceId, v1};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity::{Booking, Capacity, Short};
@@ -27,6 +30,7 @@ use crate::runtime::{Recovered, Runtime, folder_name};
 use crate::spool::{self, Spool};
 use handle::Entry;
 pub use handle::Handle;
+pub use left::LeftLog;
 
 /// How long after the kill of its last process a container may take to end.
 const LATE: Duration = Duration::from_secs(15);
@@ -94,7 +98,8 @@ pub enum OpenError {
 /// Why a container is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// Reattaching to a container that is not here.
+    /// Reattaching to a container that is not here, or starting one of which
+    /// only the log is left.
     #[error("this worker does not have container {0} of generation {1}")]
     Unknown(ContainerId, Generation),
     /// A newer incarnation is known.
@@ -153,30 +158,36 @@ struct Shared {
     config: Config,
     runtime: Arc<dyn Runtime>,
     root: PathBuf,
+    /// Where logs are kept whose containers are gone.
+    left: PathBuf,
     state: Mutex<State>,
     /// How many containers there are; tells of every one taken and forgotten.
     count: watch::Sender<usize>,
     drivers: TaskTracker,
+    /// Logs that are left are waited for no longer.
+    closing: CancellationToken,
     _lock: File,
 }
 
 #[derive(Debug)]
 struct State {
     entries: HashMap<Key, Arc<Entry>>,
+    left: HashMap<Key, LeftLog>,
     capacity: Capacity,
     workspace: Option<WorkspaceId>,
     shutting_down: bool,
 }
 
 impl Containers {
-    /// Opens the data folder, and clears away what an earlier worker left.
+    /// Opens the data folder, and clears away what an earlier worker left,
+    /// except logs that were not acknowledged: see [`Self::left_logs`].
     ///
     /// # Errors
     /// When the folder is in use by another worker or cannot be used.
     pub async fn open(config: Config, runtime: Arc<dyn Runtime>) -> Result<(Self, Recovered), OpenError> {
-        let root = config.data.join("containers");
+        let (root, left) = (config.data.join("containers"), config.data.join("left"));
         let folder = |source| OpenError::Folder { folder: config.data.clone(), source };
-        make_private(&config.data).and_then(|()| make_private(&root)).map_err(folder)?;
+        [&config.data, &root, &left].into_iter().try_for_each(|one| make_private(one)).map_err(folder)?;
         let root = root.canonicalize().map_err(folder)?;
         let lock = File::create(config.data.join("lock")).map_err(folder)?;
         match lock.try_lock() {
@@ -184,19 +195,42 @@ impl Containers {
             Err(std::fs::TryLockError::WouldBlock) => return Err(OpenError::Locked(config.data)),
             Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
         }
-        let recovered = runtime
-            .recover(&root)
-            .await
-            .map_err(|source| OpenError::Recover { folder: root.clone(), source })?;
+        let recover = |source| OpenError::Recover { folder: config.data.clone(), source };
+        // Only the worker writes a log, and that one is gone: whatever still
+        // runs, the logs can be moved out of the way before all the rest goes.
+        left::keep_all(&root, &left).map_err(recover)?;
+        let recovered = runtime.recover(&root).await.map_err(recover)?;
+        let (place, limits) = (left.clone(), config.log);
+        let loading = tokio::task::spawn_blocking(move || left::load(&place, limits));
+        let logs = loading.await.map_err(io::Error::other).flatten().map_err(recover)?;
         let state = State {
             entries: HashMap::new(),
+            left: HashMap::new(),
             capacity: Capacity::new(&config.facts),
             workspace: config.workspace,
             shutting_down: false,
         };
-        let (state, (count, _), drivers) = (Mutex::new(state), watch::channel(0), TaskTracker::new());
-        let shared = Shared { config, runtime, root, state, count, drivers, _lock: lock };
-        Ok((Self(Arc::new(shared)), recovered))
+        let (state, (count, _)) = (Mutex::new(state), watch::channel(0));
+        let (drivers, closing) = (TaskTracker::new(), CancellationToken::new());
+        let shared = Shared { config, runtime, root, left, state, count, drivers, closing, _lock: lock };
+        let containers = Self(Arc::new(shared));
+        logs.into_iter().for_each(|(folder, log)| containers.hold(folder, log));
+        Ok((containers, recovered))
+    }
+
+    /// Holds a log until it is acknowledged; then it is forgotten.
+    fn hold(&self, folder: PathBuf, log: LeftLog) {
+        let (key, mut progress) = ((log.container, log.generation), log.spool.progress());
+        self.0.lock().left.insert(key, log);
+        let shared = Arc::clone(&self.0);
+        self.0.drivers.spawn(async move {
+            // The sender is in the log that is held: it does not go away meanwhile.
+            let settled = progress.wait_for(|progress| progress.is_settled());
+            if shared.closing.run_until_cancelled(settled).await.is_some() {
+                remove_folder(folder).await;
+                shared.lock().left.remove(&key);
+            }
+        });
     }
 
     /// Takes a container, or gives the one it has already: asking twice has
@@ -211,7 +245,10 @@ impl Containers {
         if let Some(entry) = state.entries.get(&key) {
             return Ok(Handle::new(Arc::clone(entry)));
         }
-        let Some(spec) = run.spec else { return Err(Refused::Unknown(run.container, run.generation)) };
+        // With a log left it has run already, and its records have their numbers.
+        let Some(spec) = run.spec.filter(|_| !state.left.contains_key(&key)) else {
+            return Err(Refused::Unknown(run.container, run.generation));
+        };
         let booking = self.admit(&mut state, key, &spec)?;
         let gpus = state.capacity.gpu_names(&booking);
         let made = self.make_entry(key, &spec);
@@ -270,7 +307,7 @@ impl Containers {
         let folder = self.0.root.join(folder_name(key.0, key.1));
         let made = make_private(&folder)
             .and_then(|()| std::fs::create_dir_all(folder.join(environment::WORK)))
-            .and_then(|()| Spool::create(&folder.join("log"), self.0.config.log));
+            .and_then(|()| Spool::create(&folder.join(left::LOG), self.0.config.log));
         match made {
             Ok((spool, writer)) => Ok((Arc::new(Entry::new(key, spec, folder, spool)), writer)),
             Err(source) => Err(Refused::Folder { folder, source }),
@@ -287,6 +324,13 @@ impl Containers {
     #[must_use]
     pub fn all(&self) -> Vec<Handle> {
         self.0.lock().entries.values().map(|entry| Handle::new(Arc::clone(entry))).collect()
+    }
+
+    /// The logs of containers that went without all of it being acknowledged,
+    /// by this worker's start. Each is to be acknowledged to its end.
+    #[must_use]
+    pub fn left_logs(&self) -> Vec<LeftLog> {
+        self.0.lock().left.values().cloned().collect()
     }
 
     /// What a Hello says: every container that is not forgotten yet.
@@ -341,7 +385,8 @@ impl Containers {
     }
 
     /// Gives everything up that is left, whatever was acknowledged, kills what
-    /// runs, and waits for the tasks. To be called last.
+    /// runs, and waits for the tasks. Logs that were not acknowledged are kept
+    /// for the next start. To be called last.
     pub async fn close(self) {
         let entries: Vec<Arc<Entry>> = {
             let mut state = self.0.lock();
@@ -351,9 +396,16 @@ impl Containers {
         for entry in &entries {
             entry.abort();
         }
+        self.0.closing.cancel();
         self.0.drivers.close();
         self.0.drivers.wait().await;
         for entry in entries.iter().filter(|entry| !entry.may_have_processes()) {
+            if !entry.spool.progress().borrow().is_settled()
+                && let Err(error) = left::keep(&entry.folder, &self.0.left)
+            {
+                tracing::warn!(folder = %entry.folder.display(), %error, "cannot keep the log for later");
+                continue;
+            }
             remove_folder(entry.folder.clone()).await;
         }
     }

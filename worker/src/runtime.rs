@@ -23,6 +23,14 @@ pub fn folder_name(container: ContainerId, generation: Generation) -> String {
     format!("{container}.{generation}")
 }
 
+/// Whose folder has this name; `None` when it is no container's.
+#[must_use]
+pub fn parse_folder_name(name: &str) -> Option<(ContainerId, Generation)> {
+    let (container, generation) = name.rsplit_once('.')?;
+    let (container, generation) = (container.parse().ok()?, Generation(generation.parse().ok()?));
+    (folder_name(container, generation) == name).then_some((container, generation))
+}
+
 /// What to start.
 pub struct Launch {
     /// Which container.

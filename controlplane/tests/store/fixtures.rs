@@ -31,7 +31,7 @@ impl Place {
     }
 
     pub(crate) async fn postgres() -> Self {
-        Self { url: crate::postgres_server::fresh_database().await, _folder: None }
+        Self { url: levers9_tests::postgres::fresh_database(), _folder: None }
     }
 
     pub(crate) async fn open(&self) -> Store {

@@ -7,8 +7,6 @@ mod cases;
 mod fixtures;
 mod model;
 mod opening;
-#[path = "../support/postgres.rs"]
-mod postgres_server;
 mod pressure;
 
 /// Runs each case, a function of a fresh [`fixtures::Place`], on both databases.

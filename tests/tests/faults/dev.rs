@@ -5,7 +5,7 @@ use std::time::Duration;
 use levers9_tests::live::Signal;
 use levers9_tests::{Home, Live, Output, wait};
 
-use crate::support::{LONG, SOON, content, text, wait_file, wait_no_process};
+use crate::support::{LONG, SOON, assert_counts, content, text, unique, wait_file, wait_no_process};
 
 const FREE: [&str; 6] = ["--quic", "127.0.0.1:0", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
 
@@ -34,11 +34,14 @@ fn ctrl_c_ends_the_jobs_and_the_next_start_knows() {
     let home = Home::new();
     let mut first = dev(&home);
     let up = home.path().join("up");
-    let id = submit(&home, &format!(": devctrlc; echo up > {}; echo said; sleep 3600", up.display()));
+    let id = submit(
+        &home,
+        &format!(": {}; echo up > {}; echo said; sleep 3600", unique("devctrlc"), up.display()),
+    );
     wait_file(&up, SOON);
     first.signal(Signal::SIGINT);
     assert_eq!(first.wait(Duration::from_secs(20)), 0, "{}", first.shown());
-    wait_no_process("devctrlc", Duration::ZERO);
+    wait_no_process(&unique("devctrlc"), Duration::ZERO);
     let _second = dev(&home);
     let shown = task(&home, &id);
     assert_eq!(shown["status"], "CANCELLED", "{shown:#}");
@@ -53,13 +56,16 @@ fn ctrl_c_ends_a_stubborn_job_too() {
     let home = Home::new();
     let mut first = dev(&home);
     let up = home.path().join("up");
-    let script =
-        format!("trap '' TERM; : devstubborn; echo up > {}; while :; do sleep 1; done", up.display());
+    let script = format!(
+        "trap '' TERM; : {}; echo up > {}; while :; do sleep 1; done",
+        unique("devstubborn"),
+        up.display()
+    );
     let id = submit(&home, &script);
     wait_file(&up, SOON);
     first.signal(Signal::SIGINT);
     assert_eq!(first.wait(Duration::from_secs(20)), 0, "{}", first.shown());
-    wait_no_process("devstubborn", Duration::from_secs(1));
+    wait_no_process(&unique("devstubborn"), Duration::from_secs(1));
     let _second = dev(&home);
     assert_eq!(task(&home, &id)["status"], "CANCELLED");
 }
@@ -70,14 +76,15 @@ fn after_a_kill_the_next_start_retries_what_ran() {
     let mut first = dev(&home);
     let tries = home.path().join("tries");
     let script = format!(
-        ": devkilled; echo x >> {tries}; if [ $(wc -l < {tries}) = 1 ]; then echo first; sleep 3600; fi; echo second",
+        ": {word}; echo x >> {tries}; if [ $(wc -l < {tries}) = 1 ]; then echo first; sleep 3600; fi; echo second",
+        word = unique("devkilled"),
         tries = tries.display()
     );
     let id = submit(&home, &script);
     let follower = home.cli_spawn(&["logs", "-f", &id]);
     follower.wait_text("the first attempt", SOON, |text| text == "first\n");
     first.kill9();
-    wait_no_process("devkilled", Duration::from_secs(10));
+    wait_no_process(&unique("devkilled"), Duration::from_secs(10));
     let _second = dev(&home);
     wait::until("the task completes", LONG, || {
         let shown = task(&home, &id);
@@ -145,16 +152,17 @@ fn dev_with_a_command_runs_it_here_and_ends_with_its_code() {
     assert_eq!(job(&home, &["no-such-command-anywhere"]).code, 127);
     assert_eq!(job(&home, &["/etc/passwd"]).code, 126);
     let lines = job(&home, &["seq", "10000"]).ok();
-    crate::support::assert_counts(&lines.text(), 10_000, "dev -- seq");
+    assert_counts(&lines.text(), 10_000, "dev -- seq");
 }
 
 #[test]
 fn ctrl_c_ends_a_dev_with_a_command() {
     let home = Home::new();
-    let args = [&["dev"], &FREE[..], &["--", "sh", "-c", ": devjob; echo up; sleep 3600"]].concat();
+    let script = format!(": {}; echo up; sleep 3600", unique("devjob"));
+    let args = [&["dev"], &FREE[..], &["--", "sh", "-c", &script]].concat();
     let mut live = home.cli_spawn(&args);
     live.wait_text("the job is up", SOON, |text| text == "up\n");
     live.signal(Signal::SIGINT);
     assert_eq!(live.wait(SOON), 130, "{}", live.shown());
-    wait_no_process("devjob", Duration::ZERO);
+    wait_no_process(&unique("devjob"), Duration::ZERO);
 }

@@ -1,6 +1,7 @@
 //! Kills, cuts and floods the real binaries, and looks at what a person sees.
 #![cfg(test)]
 
+mod begin;
 mod callers;
 mod dev;
 mod disk;

@@ -1,12 +1,13 @@
 //! A worker's network fails.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use levers9_tests::{Backend, Relay, Worker, World, wait};
 
 use crate::support::{
-    LONG, SOON, STOPPED, assert_counts, content, counting, last_number, numbered, wait_no_process,
+    LONG, SOON, STOPPED, assert_counts, content, counting, last_number, numbered, text, unique,
+    wait_no_process,
 };
 
 /// A world whose only worker is behind a relay.
@@ -26,7 +27,7 @@ fn writing(world: &World, count: u32, per_second: u32) -> (String, PathBuf) {
 }
 
 /// Fails unless every number was written once and in order (B85).
-fn assert_one_writer(file: &std::path::Path, count: u32) {
+fn assert_one_writer(file: &Path, count: u32) {
     let text = content(file);
     let numbers: String =
         text.lines().filter_map(|line| Some(format!("{}\n", line.rsplit('.').next()?))).collect();
@@ -34,7 +35,7 @@ fn assert_one_writer(file: &std::path::Path, count: u32) {
 }
 
 /// Waits until the job has written some more.
-fn wait_written(file: &std::path::Path, more: u32) {
+fn wait_written(file: &Path, more: u32) {
     let now = || {
         last_number(
             &content(file)
@@ -88,12 +89,12 @@ fn other_ports_cost_nothing() {
 #[test]
 fn a_job_cancelled_during_a_short_cut_is_stopped_after_it() {
     let (world, relay, worker) = behind_a_relay();
-    let id = world.submit(": shortcut; echo up; sleep 3600");
+    let id = world.submit(&format!(": {}; echo up; sleep 3600", unique("shortcut")));
     world.wait_status(&id, "RUNNING", SOON);
     relay.cut();
     let _told = world.cli(&["task", "stop", &id]);
     relay.restore();
-    wait_no_process("shortcut", STOPPED);
+    wait_no_process(&unique("shortcut"), STOPPED);
     world.wait_status(&id, "CANCELLED", SOON);
     let again = world.cli(&["run", "--", "echo", "next"]).ok();
     assert_eq!(again.text(), "next\n");
@@ -118,21 +119,21 @@ pub(crate) fn alone_a_worker_keeps_its_attempt_through_any_cut() {
     assert_eq!(run.wait(Duration::from_secs(120)), 0, "{}", run.shown());
     assert_counts(&run.text(), COUNT, "run");
     assert_one_writer(&file, COUNT);
-    let id = crate::support::text(&list[0], "id");
+    let id = text(&list[0], "id");
     assert_eq!(numbered(&world, id).iter().filter(|(_, stream, _)| stream == "stdout").count(), 1500);
 }
 
 /// B86: cut, cancelled meanwhile, back: the leftover goes and the worker is free.
 pub(crate) fn a_job_cancelled_during_a_long_cut_is_stopped_after_it() {
     let (world, relay, worker) = behind_a_relay();
-    let id = world.submit(": longcut; echo up; sleep 3600");
+    let id = world.submit(&format!(": {}; echo up; sleep 3600", unique("longcut")));
     world.wait_status(&id, "RUNNING", SOON);
     relay.cut();
     world.wait_worker(&worker, "away", LONG);
     let _told = world.cli(&["task", "stop", &id]);
     relay.restore();
     world.wait_worker(&worker, "ready", LONG);
-    wait_no_process("longcut", STOPPED);
+    wait_no_process(&unique("longcut"), STOPPED);
     world.wait_status(&id, "CANCELLED", SOON);
     // All of the worker is free again: a job as large as it is fits.
     let list = world.cli(&["worker", "list", "--format", "json"]).ok().json();

@@ -1,7 +1,7 @@
 //! What waits for the product's own long timers: 45 s until a session is given
 //! up, 90 s until a worker is lost, 120 s for a caller. All of them run beside
-//! each other, begun by the first that is asked for; together they take as
-//! long as the longest.
+//! each other and beside the other tests, begun by [`crate::begin`], or else by
+//! the first of them; together they take as long as the longest.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,22 +18,46 @@ const ALL: [(&str, fn()); 5] = [
     ("cancelled_while_cut", network::a_job_cancelled_during_a_long_cut_is_stopped_after_it),
 ];
 
-/// How one of them went; the first that asks starts all that were asked for.
-fn verdict(name: &str) {
-    static RUNNING: OnceLock<Mutex<HashMap<&str, JoinHandle<()>>>> = OnceLock::new();
-    let running = RUNNING.get_or_init(|| {
-        let filters: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-        let asked = |name: &str| {
-            let full = format!("slow::{name}");
-            filters.is_empty() || filters.iter().any(|filter| full.contains(filter.as_str()))
-        };
+type Running = Mutex<HashMap<&'static str, JoinHandle<()>>>;
+
+/// Those that were asked for, running.
+fn running() -> &'static Running {
+    static RUNNING: OnceLock<Running> = OnceLock::new();
+    RUNNING.get_or_init(|| {
         let start = |(name, run): (&'static str, fn())| {
             let thread = std::thread::Builder::new().name(format!("slow::{name}"));
             (name, thread.spawn(run).expect("a thread"))
         };
-        Mutex::new(ALL.into_iter().filter(|(name, _)| asked(name)).map(start).collect())
-    });
-    let mine = running.lock().unwrap_or_else(PoisonError::into_inner).remove(name).expect("it was started");
+        Mutex::new(
+            ALL.into_iter().filter(|(name, _)| is_asked_for(&format!("slow::{name}"))).map(start).collect(),
+        )
+    })
+}
+
+/// Whether the command line of the test binary asks for a test.
+fn is_asked_for(name: &str) -> bool {
+    let (mut filters, mut skip) = (Vec::new(), Vec::new());
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--skip" => skip.extend(args.next()),
+            "--test-threads" | "--format" | "--color" | "--logfile" | "--shuffle-seed" => drop(args.next()),
+            option if option.starts_with('-') => {}
+            _ => filters.push(arg),
+        }
+    }
+    let matches = |parts: &[String]| parts.iter().any(|part| name.contains(part.as_str()));
+    (filters.is_empty() || matches(&filters)) && !matches(&skip)
+}
+
+/// Begins all that were asked for and does not wait.
+pub(crate) fn begin() {
+    let _running = running();
+}
+
+/// How one of them went.
+fn verdict(name: &str) {
+    let mine = running().lock().unwrap_or_else(PoisonError::into_inner).remove(name).expect("it was started");
     if let Err(panic) = mine.join() {
         let words = panic.downcast_ref::<String>().cloned();
         panic!(

@@ -74,6 +74,11 @@ pub(crate) fn wait_file(file: &Path, within: Duration) -> String {
     })
 }
 
+/// A word for a command line that no other run of these tests uses.
+pub(crate) fn unique(word: &str) -> String {
+    format!("{word}-{}", std::process::id())
+}
+
 /// The processes of this machine with a word on their command line.
 pub(crate) fn processes_with(word: &str) -> Vec<String> {
     let folders = std::fs::read_dir("/proc").expect("/proc is there").flatten();

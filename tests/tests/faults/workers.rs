@@ -1,14 +1,18 @@
 //! Workers die.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use levers9_tests::live::Signal;
 use levers9_tests::{Backend, Worker, World, wait};
 
-use crate::support::{LONG, SOON, content, numbered, text, wait_file, wait_no_process};
+use crate::support::{
+    LONG, SOON, content, numbered, processes_with, text, unique, wait_file, wait_no_process,
+};
 
 /// A job that says which attempt it is and goes on until the file is there. The
 /// word makes its processes known.
-fn patient(world: &World, word: &str) -> (String, std::path::PathBuf) {
+fn patient(world: &World, word: &str) -> (String, PathBuf) {
     let folder = world.home.path().to_owned();
     let (tries, end) = (folder.join(format!("{word}.tries")), folder.join(format!("{word}.end")));
     let script = format!(
@@ -61,13 +65,13 @@ fn assert_kept(lines: &[(u64, String, String)], shown: &str) {
 fn a_killed_worker_that_comes_back_starts_its_task_over_and_leaves_nothing() {
     let world = World::start(Backend::Sqlite);
     let worker = world.worker("one");
-    let (script, end) = patient(&world, "comesback");
+    let (script, end) = patient(&world, &unique("comesback"));
     let mut run = world.cli_spawn(&["run", "--name", "job", "--", "sh", "-c", &script]);
     run.wait_text("the first attempt prints", SOON, |text| text.contains("1.20\n"));
     worker.kill9();
-    wait_no_process("comesback", Duration::from_secs(10));
+    wait_no_process(&unique("comesback"), Duration::from_secs(10));
     worker.start();
-    wait_tries(&world, "comesback", 2);
+    wait_tries(&world, &unique("comesback"), 2);
     run.wait_text("the second attempt prints", SOON, |text| text.contains("2.20\n"));
     std::fs::write(end, "x").expect("a file");
     assert_eq!(run.wait(SOON), 0, "{}", run.shown());
@@ -82,7 +86,7 @@ fn a_killed_worker_that_comes_back_starts_its_task_over_and_leaves_nothing() {
     assert_kept(&lines, &run.text());
     let first_of_second = lines.iter().find(|(_, _, text)| text.starts_with("2.")).expect("there is one");
     assert_eq!(first_of_second.0 % 1000, 1, "an attempt begins at a block of its own: {first_of_second:?}");
-    wait_no_process("comesback", Duration::from_secs(10));
+    wait_no_process(&unique("comesback"), Duration::from_secs(10));
 }
 
 /// Killed at once after many starts, the next start clears up (B106).
@@ -90,7 +94,8 @@ fn a_killed_worker_that_comes_back_starts_its_task_over_and_leaves_nothing() {
 fn killed_in_the_middle_of_starts_a_worker_starts_again_on_clean_ground() {
     let world = World::start(Backend::Sqlite);
     let worker = world.worker_with("one", &["--cpu", "16"]);
-    let ids: Vec<_> = (0..12).map(|_| world.submit(": midstart; sleep 3; echo done")).collect();
+    let word = unique("midstart");
+    let ids: Vec<_> = (0..12).map(|_| world.submit(&format!(": {word}; sleep 3; echo done"))).collect();
     worker.kill9();
     worker.start();
     for id in &ids {
@@ -98,7 +103,7 @@ fn killed_in_the_middle_of_starts_a_worker_starts_again_on_clean_ground() {
         assert!(task["attempts"].as_u64() <= Some(2), "{task:#}");
         assert_eq!(world.cli(&["logs", id]).ok().text(), "done\n", "{id}");
     }
-    wait_no_process("midstart", Duration::from_secs(10));
+    wait_no_process(&word, Duration::from_secs(10));
     let left = std::fs::read_dir(worker.data().join("containers")).expect("its folder").flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(left.is_empty(), "nothing is kept of containers that ended: {left:?}");
@@ -109,10 +114,10 @@ fn killed_in_the_middle_of_starts_a_worker_starts_again_on_clean_ground() {
 fn a_worker_that_leaves_gives_its_tasks_to_another() {
     let world = World::start(Backend::Sqlite);
     let workers = [world.worker("one"), world.worker("two")];
-    let (script, _end) = patient(&world, "movesup");
+    let (script, _end) = patient(&world, &unique("movesup"));
     let mut run = world.cli_spawn(&["run", "--name", "job", "--retries", "2", "--", "sh", "-c", &script]);
     let holder = |attempt: usize| -> &Worker {
-        wait_tries(&world, "movesup", attempt);
+        wait_tries(&world, &unique("movesup"), attempt);
         let list = world.cli(&["task", "list", "--format", "json"]).ok().json();
         let at = text(&list[0], "worker").to_owned();
         workers.iter().find(|worker| worker.id == at).unwrap_or_else(|| panic!("on none of ours: {list:#}"))
@@ -132,19 +137,19 @@ fn a_worker_that_leaves_gives_its_tasks_to_another() {
     let lines = numbered(&world, &id);
     assert_attempts(&lines, 3);
     assert_kept(&lines, &run.text());
-    wait_no_process("movesup", Duration::from_secs(10));
+    wait_no_process(&unique("movesup"), Duration::from_secs(10));
 }
 
 /// The last of 90 s: nobody comes back, another worker takes over.
 pub(crate) fn another_worker_takes_over_after_ninety_seconds() {
     let world = World::start(Backend::Sqlite);
     let first = world.worker("one");
-    let (script, end) = patient(&world, "takesover");
+    let (script, end) = patient(&world, &unique("takesover"));
     let mut run = world.cli_spawn(&["run", "--name", "job", "--", "sh", "-c", &script]);
     run.wait_text("the first attempt prints", SOON, |text| text.contains("1.20\n"));
     let _second = world.worker("two");
     first.kill9();
-    wait_no_process("takesover", Duration::from_secs(10));
+    wait_no_process(&unique("takesover"), Duration::from_secs(10));
     // 45 s until the session is given up, 90 s more.
     run.wait_text("the second attempt prints", Duration::from_secs(155), |text| text.contains("2.5\n"));
     std::fs::write(end, "x").expect("a file");
@@ -166,7 +171,7 @@ pub(crate) fn another_worker_takes_over_after_ninety_seconds() {
 pub(crate) fn a_late_result_is_refused() {
     let world = World::start(Backend::Sqlite);
     let first = world.worker("one");
-    let (script, end) = patient(&world, "frozen");
+    let (script, end) = patient(&world, &unique("frozen"));
     let going = world.submit(&script);
     let marks = world.home.path().join("late");
     // The first attempt ends with 7 while its worker is frozen; the second says
@@ -180,28 +185,27 @@ pub(crate) fn a_late_result_is_refused() {
     let ended = world.submit(&two_ways);
     let mut follower = world.cli_spawn(&["logs", "-f", &ended]);
     follower.wait_text("the first attempt", SOON, |text| text == "first\n");
-    wait_tries(&world, "frozen", 1);
+    wait_tries(&world, &unique("frozen"), 1);
     let second = world.worker("two");
-    first.signal(levers9_tests::live::Signal::SIGSTOP);
+    first.signal(Signal::SIGSTOP);
     let mark = |name: &str| marks.with_extension(name);
     std::fs::write(mark("go"), "x").expect("a file");
     wait_file(&mark("done"), SOON);
     world.wait_task(&going, "moves to the other worker", Duration::from_secs(155), |task| {
         task["attempts"] == 2 && task["worker"] == second.id.as_str()
     });
-    wait_tries(&world, "frozen", 2);
+    wait_tries(&world, &unique("frozen"), 2);
     follower.wait_text("the second attempt", SOON, |text| text.ends_with("second\n"));
-    let jobs =
-        || crate::support::processes_with("frozen").iter().filter(|line| line.contains("sh -c")).count();
+    let jobs = || processes_with(&unique("frozen")).iter().filter(|line| line.contains("sh -c")).count();
     assert_eq!(jobs(), 2, "the frozen worker's job lives on: that is why its word must not count");
-    first.signal(levers9_tests::live::Signal::SIGCONT);
+    first.signal(Signal::SIGCONT);
     // It first has to see that its session is over; then it has 10 s.
     wait::until("the worker is back", LONG, || {
         let online = first.log().matches("online").count();
         if online >= 2 { Ok(()) } else { Err(first.log()) }
     });
     wait::until("the old attempt is stopped", Duration::from_secs(10), || {
-        if jobs() == 1 { Ok(()) } else { Err(format!("{:#?}", crate::support::processes_with("frozen"))) }
+        if jobs() == 1 { Ok(()) } else { Err(format!("{:#?}", processes_with(&unique("frozen")))) }
     });
     std::fs::write(mark("end"), "x").expect("a file");
     std::fs::write(end, "x").expect("a file");

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use levers9_tests::{Home, Output};
+use levers9_tests::Home;
 
 use crate::support::{
     PATIENCE, Person, ends, fails, new_token, normal, person, running, shared, sql, start_worker, terminate,
-    text, unknown_token, wait_lines,
+    text, unknown_token, wait_lines, workspace,
 };
 
 /// A revoked token's sessions end within this.
@@ -117,7 +117,8 @@ fn a_persons_token_starts_no_worker() {
 #[test]
 fn an_enrolment_token_is_good_for_one_process() {
     let world = &shared().world;
-    let enrolment = world.cli(&["worker", "enroll", "--format", "json"]).ok().json();
+    let owner = workspace(world, "enrols");
+    let enrolment = owner.cli(&["worker", "enroll", "--format", "json"]).ok().json();
     let (token, address) = (text(&enrolment["token"]), world.controlplane.address());
     let (home, other) = (Home::new(), Home::new());
     let mut first = start_worker(&home, &address, token, "worker", &[]);

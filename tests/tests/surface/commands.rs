@@ -9,6 +9,7 @@ use levers9_tests::{Home, Live, Output, wait};
 
 use crate::support::{
     Operator, PATIENCE, Person, config_file, fails, new_token, normal, says, shared, text, unknown_token,
+    workspace,
 };
 
 const STORED: &str = "levers9: context \"default\" is stored in [HOME]/home/.levers9/config";
@@ -239,7 +240,9 @@ fn did_id(list: &Output, key: &str) -> String {
 #[test]
 fn an_enrolment_prints_a_line_that_starts_a_worker() {
     let world = &shared().world;
-    let did = world.cli(&["worker", "enroll", "--pool", "pasted"]).ok();
+    // Of a workspace of its own, so that it takes no jobs of other tests.
+    let owner = workspace(world, "pastes");
+    let did = owner.cli(&["worker", "enroll", "--pool", "pasted"]).ok();
     says(
         &did,
         0,
@@ -259,7 +262,8 @@ fn an_enrolment_prints_a_line_that_starts_a_worker() {
     // Pasted into a shell it starts one, and the token is among no process's arguments.
     let home = Home::new();
     let binary = home.command("levers9-worker", &[]).get_program().to_string_lossy().into_owned();
-    let line = did.text().replacen("levers9-worker", &binary, 1);
+    // `exec`, so that it ends with this test.
+    let line = did.text().replacen("levers9-worker", &format!("exec {binary}"), 1);
     let mut shell = home.command("levers9", &[]);
     let env: Vec<_> = shell.get_envs().filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned()))).collect();
     shell = Command::new("sh");

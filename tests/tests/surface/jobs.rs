@@ -148,3 +148,18 @@ fn a_name_cannot_move_the_cursor() {
     let _done =
         world.wait_task(&task, "its end", Duration::from_secs(30), |task| task["status"] == "COMPLETE");
 }
+
+#[test]
+fn a_worker_that_stops_takes_nothing_new() {
+    let world = levers9_tests::World::start(levers9_tests::Backend::Sqlite);
+    let stopping = world.worker("stopping");
+    let held = world.submit("trap '' TERM; echo on; while :; do sleep 0.05; done");
+    running(&world, &held);
+    stopping.signal(Signal::SIGTERM);
+    stopping.wait_log("stopping: running containers have 10 s", PATIENCE);
+    let mut run = world.cli_spawn(&["run", "--", "echo", "elsewhere"]);
+    // It has ten seconds in which it runs nothing new; another comes meanwhile.
+    let _ready = world.worker("ready");
+    ends(&mut run, 0, "elsewhere", "levers9: no worker is connected; waiting for one");
+    let _stopped = world.cli(&["task", "stop", &held]).ok();
+}

@@ -4,6 +4,7 @@
 
 mod bad_tokens;
 mod commands;
+mod dev;
 mod jobs;
 mod listings;
 mod logs;

@@ -16,7 +16,7 @@ fn health(world: &World) -> (u16, Value) {
 #[test]
 fn health_tells_the_truth() {
     let good = |name: &str| json!({"name": name, "ok": true, "problem": ""});
-    let parts = json!([good("database"), good("certificate"), good("running")]);
+    let parts = json!([good("database"), good("storage"), good("certificate"), good("running")]);
     assert_eq!(health(&shared().world), (200, json!({"ready": true, "parts": parts})));
 }
 

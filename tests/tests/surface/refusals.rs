@@ -1,6 +1,7 @@
 //! Jobs that cannot be, and things that are not there or not yours.
 
-use levers9_tests::{Backend, World};
+use levers9_tests::live::tail;
+use levers9_tests::{Backend, World, wait};
 
 use crate::support::{PATIENCE, Person, fails, normal, says, shared, workspace};
 
@@ -183,4 +184,47 @@ fn an_error_shows_no_control_characters() {
     let did = shared().world.cli(&["run", "--memory", "1\u{1b}[2JX", "--", "true"]);
     assert_eq!(did.code, 125);
     assert!(!did.stderr.contains('\u{1b}') && !normal(&did.stderr).is_empty(), "{:?}", did.stderr);
+}
+
+#[test]
+fn jobs_that_are_too_large() {
+    let world = &shared().world;
+    let long = |length: usize| "x".repeat(length);
+    let env = |length: usize| format!("--env=E={}", long(length));
+    let run = |args: &[&str]| world.cli(&[&["run"], args].concat());
+    fails(
+        &run(&[&env(60_000), "--", "true"]),
+        125,
+        "error: the job is refused: the environment is too long: 60001, the limit is 49152",
+    );
+    fails(
+        &run(&["--", "echo", &long(60_000)]),
+        125,
+        "error: the job is refused: the command is too long: 60004, the limit is 49152",
+    );
+    let words = [&["--", "echo"][..], &["w"; 2000]].concat();
+    fails(&run(&words), 125, "error: the job is refused: the command is too long: 2001, the limit is 1024");
+    fails(
+        &run(&["--retries", "101", "--", "true"]),
+        125,
+        "error: the job is refused: retries is \"101\", which is not allowed: at most 100",
+    );
+}
+
+#[test]
+fn a_job_that_is_taken_runs_however_large_it_is() {
+    let world = &shared().world;
+    let env = format!("--env=E={}", "x".repeat(33_000));
+    // Around 64 KiB in all, where it travels in one frame, and far beyond.
+    for length in [30_000, 32_300, 32_400, 32_420, 32_440, 32_460, 32_480, 32_700, 48_000] {
+        let script = "echo ${#E} ${#0}";
+        let mut run = world.cli_spawn(&["run", &env, "--", "sh", "-c", script, &"y".repeat(length)]);
+        let code = wait::until(&format!("a word about {length} bytes of arguments"), PATIENCE, || {
+            run.poll().ok_or_else(|| "it hangs".to_owned())
+        });
+        let (out, err) = (run.text(), run.errors());
+        let ran = code == 0 && out == format!("33000 {length}\n");
+        let refused = code == 125 && err.starts_with("error: the job is refused: ");
+        assert!(ran || refused, "{length}: {code}: {out} {}", tail(&err, 300));
+    }
 }

@@ -1,41 +1,82 @@
-//! Sends one container's log for as long as the container is not forgotten:
-//! from where the controlplane wants it, over as many carriers as it takes.
-//! Nothing is dropped here; what is not acknowledged stays in the spool.
+//! Sends one log until all of it is acknowledged: from where the controlplane
+//! wants it, over as many carriers as it takes. Nothing is dropped here; what
+//! is not acknowledged stays in the spool.
 
 use std::time::Duration;
 
+use levers9_transport::link::Link;
 use levers9_transport::stream::{Stream, StreamError};
-use levers9_wire::limits;
 use levers9_wire::v1::{self, stream_open};
-use tokio::time::sleep;
+use levers9_wire::{ContainerId, Generation, limits};
+use tokio::time::{Instant, sleep};
 
 use super::Session;
-use crate::containers::Handle;
+use crate::containers::{Handle, LeftLog};
 use crate::spool::Spool;
 
 /// Less than this is worth a short wait for more, in bytes.
 const SMALL: usize = 16 * 1024;
 /// That wait.
 const COALESCE: Duration = Duration::from_millis(5);
-/// The pause before another stream after one broke.
+/// The pause before another stream after one broke; it doubles while streams
+/// break sooner than the longest pause.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The position that says that nobody wants any of it.
+const NOTHING: u64 = u64::MAX;
 
-/// Sends until the log is settled, the container is gone, or the worker stops.
-pub(super) async fn send(session: Session, handle: Handle) {
-    let stop = session.stop.clone();
-    let sending = async {
-        let spool = handle.log();
-        while session.containers.get(handle.container(), handle.generation()).is_some() {
-            match once(&session, &handle, &spool).await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::debug!(%error, container = %handle.container(), "a log stream broke; opening another")
-                }
-            }
-            sleep(PAUSE).await;
+/// A log to be sent.
+#[derive(Debug)]
+pub(super) struct Log {
+    container: ContainerId,
+    generation: Generation,
+    /// The task, as it stands in a message; empty when it is not known any more.
+    task: Vec<u8>,
+    /// Which try of the task; 0 when it is not known any more.
+    attempt: u32,
+    spool: Spool,
+}
+
+impl From<Handle> for Log {
+    fn from(handle: Handle) -> Self {
+        Self {
+            container: handle.container(),
+            generation: handle.generation(),
+            task: handle.task().to_wire(),
+            attempt: handle.attempt().0,
+            spool: handle.log(),
         }
-    };
-    let _stopped = stop.run_until_cancelled(sending).await;
+    }
+}
+
+impl From<LeftLog> for Log {
+    fn from(LeftLog { container, generation, spool }: LeftLog) -> Self {
+        Self { container, generation, task: Vec::new(), attempt: 0, spool }
+    }
+}
+
+/// Sends until the log is settled or the worker stops.
+pub(super) async fn send(session: Session, log: impl Into<Log>) {
+    let log = log.into();
+    let _stopped = session.stop.run_until_cancelled(send_all(&session.link, &log)).await;
+}
+
+async fn send_all(link: &Link, log: &Log) {
+    let mut pause = PAUSE;
+    loop {
+        let begun = Instant::now();
+        let Err(error) = once(link, log).await else { return };
+        if log.spool.progress().borrow().is_settled() {
+            return;
+        }
+        tracing::debug!(%error, container = %log.container, "a log stream broke; opening another");
+        if begun.elapsed() > PAUSE_MAX {
+            pause = PAUSE;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,14 +90,19 @@ enum SendError {
 }
 
 /// One stream, until the whole log is acknowledged.
-async fn once(session: &Session, handle: &Handle, spool: &Spool) -> Result<(), SendError> {
-    let open = v1::LogOpen { container: handle.container().to_wire(), generation: handle.generation().0 };
-    let mut stream = session.link.open(stream_open::Kind::Log(open)).await?;
+async fn once(link: &Link, log: &Log) -> Result<(), SendError> {
+    let open = v1::LogOpen { container: log.container.to_wire(), generation: log.generation.0 };
+    let mut stream = link.open(stream_open::Kind::Log(open)).await?;
     let wanted: v1::LogAck = stream.recv.expect().await?;
-    // What comes before is durable there, or not wanted.
-    spool.acknowledge(wanted.next_index).await;
-    let mut sender = Sender { handle, spool, next: wanted.next_index, ended: false };
-    let mut progress = spool.progress();
+    if wanted.next_index == NOTHING {
+        stream.send.finish();
+        discard(&log.spool).await;
+        return Ok(());
+    }
+    // What comes before is durable there.
+    log.spool.acknowledge(wanted.next_index).await;
+    let mut sender = Sender { log, next: wanted.next_index, ended: false };
+    let mut progress = log.spool.progress();
     loop {
         progress.mark_unchanged();
         if sender.send_what_is_there(&mut stream).await? {
@@ -65,10 +111,12 @@ async fn once(session: &Session, handle: &Handle, spool: &Spool) -> Result<(), S
         tokio::select! {
             _changed = progress.changed(), if !sender.ended => {}
             ack = stream.recv.next::<v1::LogAck>() => match ack? {
-                Some(ack) => spool.acknowledge(ack.next_index).await,
-                // The controlplane has it all.
+                Some(ack) => log.spool.acknowledge(ack.next_index).await,
+                // The controlplane has been told of the end and is content
+                // with what it has.
                 None if sender.ended => {
                     stream.send.finish();
+                    log.spool.acknowledge(NOTHING).await;
                     return Ok(());
                 }
                 None => return Err(StreamError::Early.into()),
@@ -77,9 +125,23 @@ async fn once(session: &Session, handle: &Handle, spool: &Spool) -> Result<(), S
     }
 }
 
+/// Lets go of a log that nobody wants as it comes, to its end.
+async fn discard(spool: &Spool) {
+    let mut progress = spool.progress();
+    loop {
+        let now = *progress.borrow_and_update();
+        if now.acknowledged < now.next_index {
+            spool.acknowledge(now.next_index).await;
+        }
+        // The sender is in the spool: it does not go away meanwhile.
+        if now.ended || progress.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 struct Sender<'a> {
-    handle: &'a Handle,
-    spool: &'a Spool,
+    log: &'a Log,
     next: u64,
     ended: bool,
 }
@@ -87,7 +149,7 @@ struct Sender<'a> {
 impl Sender<'_> {
     /// Sends the next records, or the end; `false` when there is nothing now.
     async fn send_what_is_there(&mut self, stream: &mut Stream) -> Result<bool, SendError> {
-        let progress = *self.spool.progress().borrow();
+        let progress = *self.log.spool.progress().borrow();
         if self.ended {
             return Ok(false);
         }
@@ -98,7 +160,7 @@ impl Sender<'_> {
             }
             return Ok(self.ended);
         }
-        let records = self.spool.read(self.next, limits::LOG_BATCH).await?;
+        let records = self.log.spool.read(self.next, limits::LOG_BATCH).await?;
         let Some(last) = records.last() else { return Ok(false) };
         self.next = last.index + 1;
         let bytes: usize = records.iter().map(|record| record.data.len()).sum();
@@ -110,6 +172,6 @@ impl Sender<'_> {
     }
 
     fn batch(&self, records: Vec<v1::LogRecord>, end: bool) -> v1::LogBatch {
-        v1::LogBatch { task: self.handle.task().to_wire(), attempt: self.handle.attempt().0, records, end }
+        v1::LogBatch { task: self.log.task.clone(), attempt: self.log.attempt, records, end }
     }
 }

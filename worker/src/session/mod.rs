@@ -145,6 +145,10 @@ impl Worker {
             tasks: tasks.clone(),
             stop: stop.clone(),
         };
+        for left in containers.left_logs() {
+            tracing::info!(container = %left.container, "an earlier worker left a part of its log");
+            tasks.spawn(logs::send(session.clone(), left));
+        }
         tasks.spawn(session.serve(incoming));
         Ok(Self { link, containers, tasks, stop })
     }

@@ -1,8 +1,8 @@
 //! One chunk of a log: a file of records that follow each other without a
 //! gap, or the last words of a log whose disk is full, in memory. A record is
-//! its data's length (4 bytes), its stream (1), its time (8), its data;
-//! numbers are little-endian. The index is not stored: it is the chunk's
-//! first plus the position.
+//! its data's length (4 bytes), its stream (1), its time (8), its data, which
+//! is never empty; numbers are little-endian. The index is not stored: it is
+//! the chunk's first plus the position.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -55,6 +55,31 @@ impl Chunk {
         let marks = vec![(first, 0)];
         let gaps = lost_bytes.map(|bytes| Gap { end: first, bytes }).into_iter().collect();
         Self { first, records, file_bytes, data_bytes, gaps, sealed: false, marks, in_memory: None }
+    }
+
+    /// A chunk whose writer is gone: the whole records its file begins with,
+    /// `most` at most. What follows is the rest of a write that failed or was
+    /// cut short.
+    pub(super) fn scan(first: u64, path: &Path, most: u64) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut from = BufReader::with_capacity(64 * 1024, file);
+        let mut chunk = Self::new(first, None);
+        chunk.sealed = true;
+        while chunk.records < most {
+            let data = match read_header(&mut from) {
+                Ok((data, ..)) => data,
+                Err(error) if is_no_record(&error) => break,
+                Err(error) => return Err(error),
+            };
+            let whole = (HEADER + data) as u64;
+            if chunk.file_bytes + whole > length {
+                break;
+            }
+            from.seek_relative(i64::try_from(data).unwrap_or(i64::MAX))?;
+            chunk.grow(1, whole, data as u64);
+        }
+        Ok(chunk)
     }
 
     /// The index after its last record.
@@ -177,10 +202,15 @@ fn read_header(from: &mut impl Read) -> io::Result<(usize, i32, u64)> {
     from.read_exact(&mut header)?;
     let [l0, l1, l2, l3, stream, time @ ..] = header;
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
-    if length > limits::LOG_PIECE {
+    if length == 0 || length > limits::LOG_PIECE {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a record of {length} bytes")));
     }
     Ok((length, i32::from(stream), u64::from_le_bytes(time)))
+}
+
+/// Whether an error of [`read_header`] means that the file's records end there.
+fn is_no_record(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
 
 /// Appends one record as it stands in a chunk.

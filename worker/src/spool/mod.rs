@@ -9,9 +9,11 @@
 mod chunk;
 mod cutter;
 mod drain;
+mod reopen;
 mod writer;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,6 +105,22 @@ impl Spool {
         let state = Mutex::new(State::default());
         let shared = Arc::new(Shared { folder: folder.to_owned(), limits, state, progress });
         Ok((Self(Arc::clone(&shared)), Writer::new(shared)))
+    }
+
+    /// A log whose writer is gone, as far as its files go: up to the last
+    /// whole record. It has ended. What was acknowledged of it is not known; it
+    /// counts as nothing. How many records are missing between those that are
+    /// there is told as ever, but not how many bytes these had. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When the folder or a file in it cannot be read.
+    pub fn reopen(folder: &Path, limits: Limits) -> io::Result<Self> {
+        let chunks = reopen::chunks(folder)?;
+        let next_index = chunks.back().map_or(0, Chunk::end);
+        let progress = Progress { next_index, acknowledged: 0, ended: true };
+        let state = Mutex::new(State { chunks, progress, served: 0 });
+        let (progress, _) = watch::channel(progress);
+        Ok(Self(Arc::new(Shared { folder: folder.to_owned(), limits, state, progress })))
     }
 
     /// Tells of new records, of acknowledgements and of the end.
@@ -203,7 +221,7 @@ impl Shared {
     }
 
     fn path(&self, first: u64) -> PathBuf {
-        self.folder.join(format!("{first:020}.log"))
+        path_of(&self.folder, first)
     }
 
     /// Drops chunks between head and tail while there is too much, and says
@@ -237,6 +255,17 @@ impl Shared {
         }
         None
     }
+}
+
+/// Where the chunk is that begins with this index.
+fn path_of(folder: &Path, first: u64) -> PathBuf {
+    folder.join(format!("{first:020}.log"))
+}
+
+/// The index a file's chunk begins with, by its name; `None` when it is no chunk.
+fn first_of(name: &OsStr) -> Option<u64> {
+    let digits = name.to_str()?.strip_suffix(".log")?;
+    digits.parse().ok().filter(|_| digits.len() == 20)
 }
 
 fn delete(path: &Path) {

@@ -116,6 +116,71 @@ fn a_disk_that_fails_to_the_end_leaves_last_words() {
     assert!(spool.progress().borrow().is_settled());
 }
 
+/// Index, what was left out before it, and data of all records from an index on.
+fn told(spool: &Spool, from: u64) -> Vec<(u64, u64, Vec<u8>)> {
+    let records = spool.read_from(from, usize::MAX).expect("readable");
+    records.into_iter().map(|r| (r.index, r.dropped_records, r.data.to_vec())).collect()
+}
+
+fn reopened(spool: &Spool) -> Spool {
+    Spool::reopen(&spool.0.folder, TINY).expect("readable")
+}
+
+#[test]
+fn a_log_whose_writer_is_gone_ends_with_its_last_whole_record() {
+    let (_folder, spool, mut writer) = new_spool(TINY);
+    for number in 0..18 {
+        writer.put(v1::LogStream::Stderr, number, format!("this is line {number}\n").as_bytes());
+        writer.flush();
+    }
+    let all = told(&spool, 0);
+    assert_eq!(told(&reopened(&spool), 0), all);
+    let path = spool.0.path(spool.0.lock().chunks.back().expect("several").first);
+    assert!(files(&spool) == 5 && std::fs::metadata(&path).expect("there").len() > 50, "not its only record");
+    let whole = std::fs::read(&path).expect("readable");
+    let last = 13 + all[17].2.len();
+    for cut in 1..=last {
+        std::fs::write(&path, &whole[..whole.len() - cut]).expect("writable");
+        let again = reopened(&spool);
+        assert_eq!(*again.progress().borrow(), Progress { next_index: 17, acknowledged: 0, ended: true });
+        assert_eq!(told(&again, 0), all[..17], "cut by {cut}");
+        assert_eq!(told(&again, 7), all[7..17]);
+    }
+    // A disk that lost its power leaves zeros.
+    for rest in [&[0; 40][..], &[0xff; 40]] {
+        std::fs::write(&path, [&whole, rest].concat()).expect("writable");
+        assert_eq!(told(&reopened(&spool), 0), all);
+    }
+    let again = reopened(&spool);
+    assert_eq!(again.read_from(3, 1).expect("readable")[0].unix_ms, 3);
+    now(again.acknowledge(18));
+    assert!(again.progress().borrow().is_settled());
+    assert_eq!(files(&spool), 0);
+    assert!(reopened(&spool).progress().borrow().is_settled(), "nothing is left");
+}
+
+#[test]
+fn a_log_that_is_found_tells_of_what_was_dropped_and_nothing_twice() {
+    let (_folder, spool, mut writer) = new_spool(TINY);
+    for number in 0..500 {
+        writer.put(v1::LogStream::Stdout, 0, format!("{number}\n").as_bytes());
+        writer.flush();
+    }
+    let all = told(&spool, 0);
+    assert!(all.iter().any(|(_, dropped, _)| *dropped > 0));
+    assert_eq!(told(&reopened(&spool), 0), all);
+    // The rest of a failed write: records that have these numbers elsewhere.
+    let first = spool.0.path(0);
+    let (bytes, next) = (std::fs::read(&first).expect("readable"), spool.0.lock().chunks[1].first);
+    std::fs::write(&first, [&bytes[..], &bytes].concat()).expect("writable");
+    assert!(next > 1);
+    assert_eq!(told(&reopened(&spool), 0), all);
+    std::fs::write(spool.0.folder.join("notes.log"), b"x").expect("writable");
+    std::fs::write(spool.0.path(500), b"").expect("writable");
+    assert_eq!(told(&reopened(&spool), 0), all);
+    assert!(Spool::reopen(&first, TINY).is_err());
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Put(usize),
@@ -198,7 +263,10 @@ proptest! {
             // Beyond the limits: the open chunk, the half-read one, one that straddles the head.
             prop_assert!(kept <= TINY.head + TINY.tail + 3 * (TINY.chunk + 140), "{kept} bytes kept");
         }
+        let found = reopened(&spool);
+        prop_assert_eq!(told(&found, reader.acknowledged.0), told(&spool, reader.acknowledged.0));
         let total = writer.end();
+        prop_assert!(found.progress().borrow().next_index <= total);
         while reader.next < total {
             let records = spool.read_from(reader.next, 500).expect("readable");
             prop_assert!(!records.is_empty());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use levers9_wire::valid::{Env, Run, Spec};
 use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId, WorkspaceId, v1};
 use levers9_worker::runtime::{Process, Settings};
+use levers9_worker::spool::Spool;
 use levers9_worker::{Config, Containers, Handle};
 
 /// How long anything may take before a test fails; nothing waits for it.
@@ -128,10 +129,15 @@ pub(crate) async fn pid(handle: &Handle) -> i32 {
 
 /// All records there are now.
 pub(crate) async fn records(handle: &Handle) -> Vec<v1::LogRecord> {
+    records_of(&handle.log()).await
+}
+
+/// All records there are now of a log.
+pub(crate) async fn records_of(log: &Spool) -> Vec<v1::LogRecord> {
     let mut all: Vec<v1::LogRecord> = Vec::new();
     loop {
         let next = all.last().map_or(0, |record| record.index + 1);
-        let more = handle.log().read(next, 1 << 20).await.expect("readable");
+        let more = log.read(next, 1 << 20).await.expect("readable");
         if more.is_empty() {
             return all;
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::common::*;
 use levers9_wire::v1::{Outcome, StopContainer, StopReason};
 use levers9_wire::{ContainerId, Generation};
-use levers9_worker::Containers;
 use levers9_worker::runtime::Process;
+use levers9_worker::{Containers, Refused};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -125,8 +125,8 @@ async fn host() {
     let namespaces = std::env::var("LEVERS9_TEST_NAMESPACES").is_ok();
     let runtime = Arc::new(Process::new(settings(namespaces)));
     let (containers, _) = Containers::open(config(Path::new(&data)), runtime).await.expect("opens");
-    let handle = containers.run(shell(&script("exec sleep 1000"))).expect("taken");
-    says(&handle, "ready").await;
+    let handle = containers.run(shell(&script("seq 5000; exec sleep 1000"))).expect("taken");
+    says(&handle, "\n5000\n").await;
     println!("\ncontainer {}", handle.container());
     std::future::pending::<()>().await;
 }
@@ -195,6 +195,44 @@ async fn the_next_start_kills_what_a_worker_and_frozen_supervisors_left() {
         let (ended, _) = run(&containers, shell("exit 0")).await;
         assert_eq!(ended.outcome(), Outcome::Exited);
     }
+}
+
+#[tokio::test]
+async fn the_log_of_a_killed_worker_is_kept_until_it_is_acknowledged() {
+    let data = tempfile::tempdir().expect("a folder");
+    let open = || async {
+        let runtime = Arc::new(Process::new(settings(true)));
+        Containers::open(config(data.path()), runtime).await.expect("opens").0
+    };
+    let left = || std::fs::read_dir(data.path().join("left")).expect("readable").count();
+    let mut host = Host::start(data.path(), true);
+    host.process.kill().expect("killed");
+    host.process.wait().expect("dead");
+    let said: String =
+        std::iter::once("ready\n".to_owned()).chain((1..=5000).map(|n| format!("{n}\n"))).collect();
+    // It stays, whatever was taken of it, until all is.
+    for acknowledged in [0, 4000, 5001] {
+        let containers = open().await;
+        let logs = containers.left_logs();
+        assert_eq!(logs.len(), 1);
+        let log = &logs[0];
+        assert_eq!((log.container, log.generation), (host.container, Generation(1)));
+        let text: Vec<u8> = records_of(&log.spool).await.iter().flat_map(|r| r.data.to_vec()).collect();
+        assert_eq!(String::from_utf8_lossy(&text), said);
+        assert!(log.spool.progress().borrow().ended);
+        // It is no container.
+        assert!(containers.inventory().is_empty() && containers.all().is_empty());
+        within("nothing", containers.all_forgotten()).await;
+        let again = levers9_wire::valid::Run { container: host.container, ..shell("true") };
+        assert!(matches!(containers.run(again), Err(Refused::Unknown(..))));
+        log.spool.acknowledge(acknowledged).await;
+        if acknowledged == 5001 {
+            until("it is forgotten", || containers.left_logs().is_empty()).await;
+            assert_eq!(left(), 0);
+        }
+        within("closing", containers.close()).await;
+    }
+    assert!(open().await.left_logs().is_empty());
 }
 
 #[tokio::test]

@@ -272,6 +272,11 @@ async fn one_worker_has_the_data_folder() {
     worker.containers.close().await;
     let left = std::fs::read_dir(worker.data.path().join("containers")).expect("readable").count();
     assert_eq!(left, 0, "close leaves no ended container behind");
+    let runtime = std::sync::Arc::new(Process::new(Settings::default()));
+    let (again, _) = Containers::open(config(worker.data.path()), runtime).await.expect("opens");
+    let logs = again.left_logs();
+    assert_eq!(logs.len(), 1, "what was not acknowledged is kept");
+    assert_eq!(&records_of(&logs[0].spool).await[0].data[..], b"x\n");
 }
 
 #[tokio::test]
