@@ -83,6 +83,13 @@ pub async fn drive(state: Shared, session: SessionHandle, mut drive: Drive) {
     let mut stops = state.runs.register(key);
     while let Err(error) = run(&state, &session, &mut drive, &mut stops).await {
         tracing::debug!(%error, container = %key.0, "the drive of a container ended early");
+        if matches!(error, StreamError::Frame(_)) {
+            // What does not fit a frame does not fit the next one either.
+            if let Err(error) = lose(&state, drive.fence, &format!("it cannot be ordered: {error}")).await {
+                tracing::error!(%error, "an attempt that cannot be ordered cannot be ended");
+            }
+            break;
+        }
         if session.has_ended() || !wants_more(&state, drive.fence).await {
             break;
         }

@@ -15,8 +15,12 @@ pub const LOG_PIECE: usize = 1024 * 1024;
 pub const LOG_BATCH: usize = 256 * 1024;
 /// The longest command line: number of words.
 pub const COMMAND_WORDS: usize = 1024;
-/// The longest command line: bytes in all.
-pub const COMMAND_BYTES: usize = 48 * 1024;
+/// The longest command line and environment together, in bytes, with
+/// [`WORD_OVERHEAD`] for each word and variable. It leaves room for the rest of
+/// the `StreamOpen` that carries them.
+pub const COMMAND_BYTES: usize = STREAM_OPEN - 8 * 1024;
+/// What a word or variable costs beside its own bytes.
+pub const WORD_OVERHEAD: usize = 12;
 /// The most environment variables of a job.
 pub const ENV_VARS: usize = 512;
 /// The longest name a person gives, in bytes.

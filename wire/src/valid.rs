@@ -22,7 +22,7 @@ pub enum Invalid {
         source: BadId,
     },
     /// A field is longer or larger than allowed.
-    #[error("{what} is too long: {length}, the limit is {limit}")]
+    #[error("{what} is too long: {length} bytes or entries, the limit is {limit}")]
     TooLong {
         /// Which field.
         what: &'static str,
@@ -215,6 +215,7 @@ impl TryFrom<v1::ContainerSpec> for Spec {
     type Error = Invalid;
 
     fn try_from(spec: v1::ContainerSpec) -> Result<Self, Invalid> {
+        check_size(&spec.command, &spec.env)?;
         check_command(&spec.command)?;
         Ok(Self {
             workspace: required_id("workspace", WorkspaceId::from_wire(&spec.workspace))?,
@@ -257,6 +258,7 @@ impl TryFrom<v1::SubmitRequest> for Submit {
     type Error = Invalid;
 
     fn try_from(submit: v1::SubmitRequest) -> Result<Self, Invalid> {
+        check_size(&submit.command, &submit.env)?;
         check_command(&submit.command)?;
         at_most("the name", submit.name.len(), limits::NAME)?;
         let max_retries = submit.max_retries.unwrap_or(DEFAULT_RETRIES);
@@ -277,13 +279,19 @@ impl TryFrom<v1::SubmitRequest> for Submit {
     }
 }
 
+/// Both travel in one frame.
+fn check_size(command: &[String], env: &[v1::EnvVar]) -> Result<(), Invalid> {
+    let words = command.iter().map(String::len).chain(env.iter().map(|v| v.name.len() + v.value.len()));
+    let bytes = words.map(|length| length + limits::WORD_OVERHEAD).sum();
+    at_most("the command with its environment", bytes, limits::COMMAND_BYTES)
+}
+
 fn check_command(command: &[String]) -> Result<(), Invalid> {
     let Some(program) = command.first() else { return Err(Invalid::Missing("the command")) };
     if program.is_empty() {
         return Err(Invalid::Missing("the command's name"));
     }
     at_most("the command", command.len(), limits::COMMAND_WORDS)?;
-    at_most("the command", command.iter().map(String::len).sum(), limits::COMMAND_BYTES)?;
     match command.iter().find(|word| word.contains('\0')) {
         None => Ok(()),
         Some(word) => {
@@ -295,11 +303,6 @@ fn check_command(command: &[String]) -> Result<(), Invalid> {
 
 fn check_env(env: Vec<v1::EnvVar>) -> Result<Env, Invalid> {
     at_most("the environment", env.len(), limits::ENV_VARS)?;
-    at_most(
-        "the environment",
-        env.iter().map(|v| v.name.len() + v.value.len()).sum(),
-        limits::COMMAND_BYTES,
-    )?;
     let check = |var: v1::EnvVar| {
         let good = !var.name.is_empty() && !var.name.contains(['=', '\0']) && !var.value.contains(&0);
         if good {
