@@ -20,7 +20,7 @@ build:
 # Everything. What the tests need and the machine lacks is installed first.
 test: test-services
 	cargo build --workspace --bins
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 test-services:
 	@./.ci/services

@@ -336,6 +336,7 @@ mod tests {
         assert_eq!(first.pin(), other.pin());
     }
 
+    /// B113
     #[test]
     fn a_mismatched_or_broken_pair_keeps_the_one_in_force() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -42,9 +42,9 @@ impl Objects {
             let folder = path.parent().unwrap_or(Path::new("."));
             std::fs::create_dir_all(folder)?;
             // Its name is made up anew each time; the kind of trouble is what there is to say.
-            let mut file =
+            let file =
                 tempfile::NamedTempFile::new_in(folder).map_err(|error| io::Error::from(error.kind()))?;
-            file.write_all(&bytes)?;
+            file.as_file().write_all(&bytes)?;
             file.as_file().sync_data()?;
             file.persist(&path).map_err(|error| error.error)?;
             std::fs::File::open(folder)?.sync_all()

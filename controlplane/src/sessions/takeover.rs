@@ -92,6 +92,7 @@ mod tests {
         InstanceId::new(n, &mut StdRng::seed_from_u64(n))
     }
 
+    /// B22
     #[test]
     fn the_newer_wins_and_the_older_is_refused_while_the_winner_lives() {
         let now = Instant::now();

@@ -34,6 +34,8 @@ pub struct Conditions {
     pub black_hole: bool,
     /// The sender's system refuses every send with this error.
     pub send_error: Option<io::ErrorKind>,
+    /// The sender's driver announces that it splits large sends, and fails at it.
+    pub refuse_segments: bool,
 }
 
 impl Default for Conditions {
@@ -47,6 +49,7 @@ impl Default for Conditions {
             mtu: 65_535,
             black_hole: false,
             send_error: None,
+            refuse_segments: false,
         }
     }
 }
@@ -178,6 +181,12 @@ impl Network {
     #[must_use]
     pub fn trace(&self) -> Vec<Passage> {
         self.lock().trace.clone()
+    }
+
+    /// Whether a send of several packets at once fails on a path.
+    pub(super) fn refuses_segments(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        let state = self.lock();
+        state.paths.get(&(from, to)).unwrap_or(&state.everywhere).refuse_segments
     }
 
     /// Decides what becomes of a packet and puts it on its way.

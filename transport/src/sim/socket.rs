@@ -44,6 +44,9 @@ impl AsyncUdpSocket for SimSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         let (from, to) = (self.address, transmit.destination);
+        if size < transmit.contents.len() && self.network.refuses_segments(from, to) {
+            return Err(io::Error::other("the driver cannot split a send"));
+        }
         transmit.contents.chunks(size).try_for_each(|one| self.network.send(from, self.number, to, one))
     }
 
@@ -76,6 +79,10 @@ impl AsyncUdpSocket for SimSocket {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.address)
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        10
     }
 
     fn may_fragment(&self) -> bool {

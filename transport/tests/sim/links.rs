@@ -162,3 +162,27 @@ async fn send_errors_towards_one_peer_leave_the_others_alone() {
     assert!(server.endpoint.counters().send_errors.load(std::sync::atomic::Ordering::Relaxed) > 0);
     assert_eq!(server.gate.arrivals.lock().unwrap().len(), 20, "nobody had to come again");
 }
+
+/// B13: a driver that announces segmentation offload and fails at it, from the
+/// start or in the middle of a transfer.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_cannot_split_sends_costs_nothing_but_speed() {
+    let failing = Conditions { refuse_segments: true, ..links::rack() };
+    let world = World::new(11);
+    world.network.set(failing.clone());
+    let _server = world.server();
+    let (link, _incoming) = world.link(1);
+    online(&link, Duration::from_secs(2)).await;
+    let read = timeout(Duration::from_secs(60), drain(download(&link, 50 << 20).await)).await;
+    assert_eq!(read.expect("in time").unwrap(), 50 << 20);
+
+    let world = World::new(12);
+    world.network.set(links::rack());
+    let _server = world.server();
+    let (link, _incoming) = world.link(1);
+    online(&link, Duration::from_secs(2)).await;
+    assert_eq!(drain(download(&link, 1 << 20).await).await.unwrap(), 1 << 20);
+    world.network.set(failing);
+    let read = timeout(Duration::from_secs(60), drain(download(&link, 50 << 20).await)).await;
+    assert_eq!(read.expect("in time").unwrap(), 50 << 20);
+}
