@@ -22,7 +22,7 @@ pub enum Invalid {
         source: BadId,
     },
     /// A field is longer or larger than allowed.
-    #[error("{what} is too long: {length} bytes or entries, the limit is {limit}")]
+    #[error("{what} is too long: {length}, the limit is {limit}")]
     TooLong {
         /// Which field.
         what: &'static str,
