@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::link::{Opened, accept_streams, frame, lost_by, open_on, read_open};
+use crate::link::{Opened, accept_streams, frame, lost_by, open_on, read_open, unopened};
 use crate::quic::{Carrier, Endpoint, Inbound, Lost};
 use crate::session::{DEAD_AFTER, Due, Liveness, reconnect_spread};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
@@ -132,11 +132,8 @@ impl Session {
     /// The next stream the peer opens, or `None` once the carrier is gone.
     /// Cancel safe.
     pub async fn next(&mut self) -> Option<Opened> {
-        tokio::select! {
-            biased;
-            opened = self.incoming.recv() => opened.map(|o| *o),
-            _ended = self.handle.ended() => None,
-        }
+        // The line ends with the carrier: whoever fills it goes first.
+        self.incoming.recv().await.map(|opened| *opened)
     }
 
     /// What others may hold of it.
@@ -375,8 +372,8 @@ impl<G: Gate> Acceptor<G> {
             carrier.close(ResetCode::Protocol, words);
             words.to_owned()
         };
-        let (send, recv) = carrier.accept().await.map_err(|lost| lost.to_string())?;
-        let opened = read_open(send, recv).await.map_err(|error| wrong(&error.to_string()))?;
+        let halves = carrier.accept().await.map_err(|lost| lost.to_string())?;
+        let opened = read_open(unopened(halves)).await.map_err(|error| wrong(&error.to_string()))?;
         if !matches!(opened.kind, stream_open::Kind::Control(_)) {
             return Err(wrong("the first stream must be the control stream"));
         }

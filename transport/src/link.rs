@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::dial::{DialError, Dialer};
-use crate::quic::{Carrier, Endpoint, Lost};
+use crate::quic::{Carrier, Endpoint, Lost, RecvHalf, SendHalf, priority};
 use crate::session::{Backoff, DEAD_AFTER, Due, Liveness, Outage};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
 
@@ -26,6 +26,11 @@ use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
 pub const ATTEMPT: Duration = Duration::from_secs(10);
 /// Streams the peer has opened and nobody has taken yet.
 const UNTAKEN: usize = 32;
+/// A peer that has opened this many streams uses them, and may have more open
+/// at once than one that sits idle.
+const BUSY_AFTER: u32 = 16;
+/// How many.
+const BUSY_STREAMS: u32 = 256;
 /// How often to compare the clocks for time spent asleep.
 const SLEEP_CHECK: Duration = Duration::from_secs(5);
 
@@ -184,7 +189,7 @@ pub async fn open_on(carrier: &Carrier, kind: stream_open::Kind) -> Result<Strea
     let (send, recv) = carrier.open().await?;
     let priority = priority_of(&kind);
     let mut stream = Stream::new(send, recv);
-    if priority != 0 {
+    if priority != priority::INTERACTIVE {
         stream.send.set_priority(priority);
     }
     let mut header = stream.send.with_limit(limits::STREAM_OPEN);
@@ -198,29 +203,38 @@ pub async fn open_on(carrier: &Carrier, kind: stream_open::Kind) -> Result<Strea
 /// # Errors
 /// When it does not say so in time, or says what this build does not know; the
 /// stream is then reset with the reason and the session is unharmed.
-pub async fn read_open(
-    send: crate::quic::SendHalf,
-    recv: crate::quic::RecvHalf,
-) -> Result<Opened, StreamError> {
+pub async fn read_open(mut stream: Stream) -> Result<Opened, StreamError> {
+    match timeout(ATTEMPT, stream.recv.expect::<v1::StreamOpen>()).await {
+        Ok(read) => begin(stream, read),
+        Err(_) => {
+            stream.abort(ResetCode::Timeout);
+            Err(StreamError::Reset(levers9_wire::Reset::local(ResetCode::Timeout)))
+        }
+    }
+}
+
+/// A new stream before it has said what it is.
+pub(crate) fn unopened((send, recv): (SendHalf, RecvHalf)) -> Stream {
     let mut stream = Stream::new(send, recv);
     stream.recv = stream.recv.with_limit(limits::STREAM_OPEN);
-    let refuse = |mut stream: Stream, why: ResetCode| {
-        stream.abort(why);
-        Err(StreamError::Reset(levers9_wire::Reset::local(why)))
-    };
-    match timeout(ATTEMPT, stream.recv.expect::<v1::StreamOpen>()).await {
-        Err(_) => refuse(stream, ResetCode::Timeout),
-        Ok(Err(error)) => {
+    stream
+}
+
+/// What a stream is, once its first frame was read.
+fn begin(mut stream: Stream, read: Result<v1::StreamOpen, StreamError>) -> Result<Opened, StreamError> {
+    match read {
+        Err(error) => {
             stream.abort(ResetCode::Protocol);
             Err(error)
         }
-        Ok(Ok(v1::StreamOpen { kind: None })) => {
+        Ok(v1::StreamOpen { kind: None }) => {
             tracing::warn!("the peer opened a stream of a kind this build does not know");
-            refuse(stream, ResetCode::Unsupported)
+            stream.abort(ResetCode::Unsupported);
+            Err(StreamError::Reset(levers9_wire::Reset::local(ResetCode::Unsupported)))
         }
-        Ok(Ok(v1::StreamOpen { kind: Some(kind) })) => {
+        Ok(v1::StreamOpen { kind: Some(kind) }) => {
             let priority = priority_of(&kind);
-            if priority != 0 {
+            if priority != priority::INTERACTIVE {
                 stream.send.set_priority(priority);
             }
             stream.recv = stream.recv.with_limit(limits::FRAME);
@@ -483,22 +497,29 @@ pub(crate) async fn accept_streams(carrier: Carrier, opened: mpsc::Sender<Box<Op
     let mut opening = tokio::task::JoinSet::new();
     let guard = carrier.guard();
     tokio::pin!(guard);
+    let mut accepted_so_far = 0u32;
     loop {
         tokio::select! {
             () = &mut guard => return,
             accepted = carrier.accept() => {
-                let Ok((send, recv)) = accepted else { return };
-                let opened = opened.clone();
-                let mut reading = Box::pin(read_open(send, recv));
-                match (&mut reading).now_or_never() {
+                let Ok(halves) = accepted else { return };
+                accepted_so_far = accepted_so_far.saturating_add(1);
+                if accepted_so_far == BUSY_AFTER {
+                    carrier.permit_streams(BUSY_STREAMS);
+                }
+                let mut stream = unopened(halves);
+                // Cancel safe: what was read of an unfinished frame stays in the stream.
+                match stream.recv.expect::<v1::StreamOpen>().now_or_never() {
                     Some(read) => {
-                        if let Some(waiting) = hand_on(read, &opened) {
+                        if let Some(waiting) = hand_on(begin(stream, read), &opened) {
+                            let opened = opened.clone();
                             opening.spawn(async move { let _nobody = opened.send(waiting).await; });
                         }
                     }
                     None => {
+                        let opened = opened.clone();
                         opening.spawn(async move {
-                            if let Some(stream) = reported(reading.await) {
+                            if let Some(stream) = reported(read_open(stream).await) {
                                 let _nobody = opened.send(stream).await;
                             }
                         });

@@ -157,6 +157,8 @@ impl FrameSend {
 #[derive(Debug)]
 pub struct FrameRecv {
     half: RecvHalf,
+    /// What came last and is not looked at yet.
+    fresh: Bytes,
     decoder: Decoder,
     ended: bool,
     limit: usize,
@@ -166,7 +168,7 @@ impl FrameRecv {
     /// Frames of at most [`limits::FRAME`] bytes over a half.
     #[must_use]
     pub fn new(half: RecvHalf) -> Self {
-        Self { half, decoder: Decoder::new(), ended: false, limit: limits::FRAME }
+        Self { half, fresh: Bytes::new(), decoder: Decoder::new(), ended: false, limit: limits::FRAME }
     }
 
     /// With another limit, in bytes.
@@ -183,7 +185,7 @@ impl FrameRecv {
     /// the peer reset the stream or the carrier is gone.
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, StreamError> {
         loop {
-            match self.decoder.next(self.limit) {
+            match self.decode() {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
                 Err(bad) => {
@@ -197,10 +199,23 @@ impl FrameRecv {
                 return Ok(None);
             }
             match self.half.read(READ).await? {
-                Some(bytes) => self.decoder.feed(&bytes),
+                Some(bytes) => self.fresh = bytes,
                 None => self.ended = true,
             }
         }
+    }
+
+    /// A frame of what has come. Most frames come whole and are decoded where
+    /// they are; only one that is in pieces is put together.
+    fn decode<M: Message + Default>(&mut self) -> Result<Option<M>, BadFrame> {
+        if !self.fresh.is_empty() {
+            if let Some(message) = self.decoder.next_in_place(&mut self.fresh, self.limit)? {
+                return Ok(Some(message));
+            }
+            let pieces = std::mem::take(&mut self.fresh);
+            self.decoder.feed(&pieces);
+        }
+        self.decoder.next(self.limit)
     }
 
     /// The next frame where one has to come. Cancel safe.
@@ -219,6 +234,11 @@ impl FrameRecv {
     /// What was read ahead, and the half itself, for raw bytes.
     #[must_use]
     pub fn into_raw(mut self) -> (Bytes, RecvHalf) {
+        // Bytes are held together only while a frame is in pieces.
+        if self.decoder.held() == 0 {
+            return (self.fresh, self.half);
+        }
+        self.decoder.feed(&self.fresh);
         (self.decoder.take_rest(), self.half)
     }
 }

@@ -70,6 +70,32 @@ impl Decoder {
         self.buffer.put_slice(bytes);
     }
 
+    /// A whole frame at the front of `bytes`, decoded where it is; `None` when
+    /// bytes are held already or the frame is not whole, so that it has to be
+    /// fed. What was read is taken off `bytes`.
+    ///
+    /// # Errors
+    /// As [`Decoder::next`].
+    pub fn next_in_place<M: Message + Default>(
+        &self,
+        bytes: &mut Bytes,
+        limit: usize,
+    ) -> Result<Option<M>, BadFrame> {
+        if !self.buffer.is_empty() {
+            return Ok(None);
+        }
+        let Some((length, prefix)) = peek_length(bytes)? else { return Ok(None) };
+        let size = match usize::try_from(length) {
+            Ok(size) if size <= limit => size,
+            _ => return Err(BadFrame::TooLarge { claimed: length, limit }),
+        };
+        if bytes.len() < prefix + size {
+            return Ok(None);
+        }
+        bytes.advance(prefix);
+        M::decode(bytes.split_to(size)).map(Some).map_err(BadFrame::BadMessage)
+    }
+
     /// How many bytes are held and not yet given out.
     #[must_use]
     pub fn held(&self) -> usize {

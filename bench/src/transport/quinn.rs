@@ -26,7 +26,8 @@ const READ: usize = 64 * 1024;
 fn transport(settings: &Settings, dialer: bool) -> Result<Arc<TransportConfig>> {
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(settings.max_streams.into())
+        // What a busy levers9 session is permitted.
+        .max_concurrent_bidi_streams(VarInt::from_u32(256))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(settings.stream_window.into())
         .receive_window(settings.window.into())

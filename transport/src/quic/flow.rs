@@ -6,7 +6,7 @@
 //! counts bytes and readers.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quinn::VarInt;
@@ -34,6 +34,8 @@ pub(super) struct Tuner {
     /// Open streams that nobody is reading at this moment.
     parked: AtomicUsize,
     someone_parked: Notify,
+    /// Streams the peer may have open at once.
+    permitted: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,7 @@ impl Tuner {
             read: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
             someone_parked: Notify::new(),
+            permitted: AtomicU32::new(settings.max_streams),
         }
     }
 
@@ -99,6 +102,13 @@ impl Tuner {
         if next != state.window {
             state.window = next;
             self.connection.set_receive_window(state.total());
+        }
+    }
+
+    /// Raises how many streams the peer may have open at once.
+    pub(super) fn permit(&self, count: u32) {
+        if self.permitted.fetch_max(count, Ordering::Relaxed) < count {
+            self.connection.set_max_concurrent_bi_streams(VarInt::from_u32(count));
         }
     }
 

@@ -26,16 +26,17 @@ pub use settings::{BadSettings, Congestion, Settings};
 pub use socket::{Counters, Probe, bind, bind_any, probe};
 pub(crate) use tls::provider as crypto_provider;
 
-/// Priorities of streams: a higher one is sent first.
+/// Priorities of streams: a higher one is sent first. Streams that somebody
+/// waits for have the one a stream is born with, since they are the most.
 pub mod priority {
     /// Pings and what they ride with.
     pub const CONTROL: i32 = 100;
     /// Calls, exec and HTTP: somebody is waiting.
-    pub const INTERACTIVE: i32 = 50;
+    pub const INTERACTIVE: i32 = 0;
     /// Logs and reports.
-    pub const LOG: i32 = 0;
+    pub const LOG: i32 = -50;
     /// Uploads.
-    pub const BULK: i32 = -10;
+    pub const BULK: i32 = -60;
 }
 
 /// Why a carrier is gone.
@@ -231,9 +232,9 @@ impl Carrier {
         self.shared.connection.stats().path.current_mtu
     }
 
-    /// Changes how many streams the peer may have open at once.
+    /// Raises how many streams the peer may have open at once; never lowers it.
     pub fn permit_streams(&self, count: u32) {
-        self.shared.connection.set_max_concurrent_bi_streams(count.into());
+        self.shared.permit(count);
     }
 
     /// Tells two carriers of one process apart.
