@@ -8,15 +8,15 @@ use clap::Args;
 /// `levers9 dev`
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// Where workers and this command connect (UDP); port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4433")]
-    pub quic: SocketAddr,
-    /// Where REST, health and metrics are served
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:1994")]
-    pub http: SocketAddr,
-    /// Where the Python SDK connects
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:1993")]
-    pub grpc: SocketAddr,
+    /// Where workers and commands connect (UDP); port 0 is any free one [default: 127.0.0.1:4433, with CMD any free port]
+    #[arg(long, value_name = "ADDRESS")]
+    pub quic: Option<SocketAddr>,
+    /// Where REST, health and metrics are served [default: 127.0.0.1:1994, with CMD any free port]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
+    /// Where the Python SDK connects [default: 127.0.0.1:1993, with CMD any free port]
+    #[arg(long, value_name = "ADDRESS")]
+    pub grpc: Option<SocketAddr>,
     /// Where to keep the data [default: ~/.local/share/levers9/dev]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

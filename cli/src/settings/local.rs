@@ -1,7 +1,7 @@
 //! Settings of the commands that are about this machine: contexts, logging
 //! in, the version, and `dev`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use levers9_transport::Address;
@@ -17,6 +17,10 @@ use crate::error::Error;
 
 /// The gRPC port when none is given.
 const GRPC_PORT: u16 = 1993;
+/// Where `levers9 dev` serves REST.
+const HTTP_PORT: u16 = 1994;
+/// Where `levers9 dev` takes QUIC sessions; 443 is not for everyone.
+const QUIC_PORT: u16 = 4433;
 
 /// Where a token comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,8 +190,20 @@ pub(super) fn dev(args: DevArgs, env: &Env) -> Result<DevSettings, Error> {
         Error::usage("there is no home folder to keep the data in")
             .hint("name a folder: levers9 dev --data DIR")
     })?;
-    let DevArgs { quic, http, grpc, command, data: _ } = args;
-    Ok(DevSettings { quic, http, grpc, data, store: Store::of_env(env).ok(), command })
+    // One that serves is found where it always is; one that only runs a
+    // command needs no known ports, and must not clash with the other.
+    let once = !args.command.is_empty();
+    let local = |given: Option<SocketAddr>, port| {
+        given.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, if once { 0 } else { port })))
+    };
+    Ok(DevSettings {
+        quic: local(args.quic, QUIC_PORT),
+        http: local(args.http, HTTP_PORT),
+        grpc: local(args.grpc, GRPC_PORT),
+        data,
+        store: Store::of_env(env).ok(),
+        command: args.command,
+    })
 }
 
 /// Whom to talk to, or nobody when nothing was named and nothing is configured.

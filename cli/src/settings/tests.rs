@@ -137,3 +137,18 @@ fn logging_in_again_keeps_what_the_sdk_was_told() {
     let moved = endpoint(&["login", "levers9://moved.example"]);
     assert_eq!((moved.host.as_str(), moved.http_url.as_str()), ("moved.example", ""));
 }
+
+#[test]
+fn a_dev_that_only_runs_a_command_takes_free_ports_unless_told() {
+    let setup = Setup::new();
+    let ports = |args: &[&str]| {
+        let args = [&["dev", "--data", "/tmp/x"], args].concat();
+        match setup.resolve(&args, &[]).unwrap() {
+            Action::Dev(settings) => [settings.quic, settings.http, settings.grpc].map(|at| at.port()),
+            other => panic!("not dev: {other:?}"),
+        }
+    };
+    assert_eq!(ports(&[]), [4433, 1994, 1993]);
+    assert_eq!(ports(&["--", "true"]), [0, 0, 0]);
+    assert_eq!(ports(&["--grpc", "127.0.0.1:7", "--", "true"]), [0, 0, 7]);
+}
