@@ -61,8 +61,8 @@ pub enum StartError {
         source: io::Error,
     },
     /// The database cannot be opened.
-    #[error("{0}")]
-    Store(String),
+    #[error("{}", .0.chain())]
+    Store(StoreError),
     /// There is no certificate to show.
     #[error(transparent)]
     Certificate(#[from] CertError),
@@ -87,6 +87,9 @@ impl StartError {
             )),
             Self::Port { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some("ports below 1024 need privileges".to_owned())
+            }
+            Self::Store(StoreError::FolderInUse(_)) => {
+                Some("stop that one, or give this one a data folder of its own".to_owned())
             }
             _ => None,
         }
@@ -158,9 +161,8 @@ impl Controlplane {
     /// When its data, keys, certificate or ports cannot be used.
     pub async fn start(config: &Config, sockets: Sockets) -> Result<Self, StartError> {
         make_folder(&config.data)?;
-        let store = Store::open(config.database.expose(), config.database_pool)
-            .await
-            .map_err(|error| StartError::Store(error.chain()))?;
+        let store =
+            Store::open(config.database.expose(), config.database_pool).await.map_err(StartError::Store)?;
         let keyring = open_keys(config)?;
         let (certificates, resolver, trust) = open_certificates(config)?;
         let bound = Addresses {
@@ -189,7 +191,7 @@ impl Controlplane {
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         });
-        recover(&state).await.map_err(|error| StartError::Store(error.chain()))?;
+        recover(&state).await.map_err(StartError::Store)?;
         let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
         let transport = TransportThread::start().map_err(StartError::Quic)?;
         let acceptor = listen(&state, config, sockets.quic, &identity, &transport)?;

@@ -119,6 +119,7 @@ fn a_second_one_on_the_same_data_says_so() {
         &mut second,
         1,
         "",
-        "error: the data folder [HOME]/home/.local/share/levers9/dev is in use by another controlplane",
+        "error: the data folder [HOME]/home/.local/share/levers9/dev is in use by another controlplane\n\
+         hint: stop that one, or give this one a data folder of its own",
     );
 }
