@@ -1,10 +1,9 @@
 //! Port 1994: what is answered to whom.
 
-use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use crate::desk::{WORKSPACE, ask, get, parts, request, serve};
+use crate::log;
 
 const AUTHORIZE: &str = "/api/v1/controlplane/auth/authorize";
 
@@ -100,36 +99,13 @@ async fn what_is_not_there_says_so() {
     assert_eq!(parts(&delete), (405, r#"{"code":12,"message":"DELETE is not what /healthz answers"}"#));
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn the_log_has_a_line_per_request_and_no_secret() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
     let served = serve().await;
     let headers = ["authorization: Bearer tokensecret", "x-levers9-bootstrap-secret: hunter2"];
     ask(served.http, &request("POST", &format!("{AUTHORIZE}?key=querysecret"), &headers, "{}")).await;
     get(served.http, "/%1b[2J?key=querysecret", &headers).await;
-    drop(guard);
-    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let log = log::of_this_thread();
     let ours: Vec<&str> = log.lines().filter(|line| line.contains("levers9_controlplane")).collect();
     assert!(
         ours.iter().any(|l| l.contains("method=POST") && l.contains(AUTHORIZE) && l.contains("status=200")),

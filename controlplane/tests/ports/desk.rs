@@ -13,6 +13,8 @@ use levers9_wire::token::Secret;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::log;
+
 pub(crate) const WORKSPACE: &str = "019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6a";
 
 /// Knows a token for every answer there is.
@@ -72,6 +74,7 @@ pub(crate) async fn serve() -> Served {
 
 /// On `address`; what it answers is reached at 127.0.0.1.
 pub(crate) async fn serve_on(address: &str, tls: Option<Arc<CertResolver>>, insecure: bool) -> Served {
+    log::record();
     let (http, grpc) = (TcpListener::bind(address).await.unwrap(), TcpListener::bind(address).await.unwrap());
     let at =
         |listener: &TcpListener| SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));

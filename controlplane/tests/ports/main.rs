@@ -7,5 +7,6 @@ mod calls;
 mod descriptors;
 mod desk;
 mod hostile;
+mod log;
 mod stopping;
 mod tls;
