@@ -1,15 +1,16 @@
 //! Databases and rows to test with.
 
+use levers9_controlplane::auth::mint;
 use levers9_controlplane::seal::Sealed;
 use levers9_controlplane::store::{
-    Fence, Finish, Lease, NewStub, NewTask, Placement, Store, Submitted, TaskNow, Token, TokenHash, Workspace,
+    Fence, Finish, Lease, NewStub, NewTask, Placement, Store, Submitted, TaskNow, Token, Workspace,
 };
 use levers9_controlplane::store::{Segment, SegmentId};
 use levers9_wire::id::StubId;
-use levers9_wire::token::{self, TokenKind};
+use levers9_wire::token::TokenKind;
 use levers9_wire::v1::Resources;
 use levers9_wire::{
-    AttemptNumber, ContainerId, Generation, InstanceId, RequestId, TaskId, TokenId, WorkerId, WorkspaceId,
+    AttemptNumber, ContainerId, Generation, InstanceId, RequestId, TaskId, WorkerId, WorkspaceId,
 };
 use tempfile::TempDir;
 
@@ -54,24 +55,7 @@ pub(crate) async fn a_workspace(store: &Store) -> WorkspaceId {
 }
 
 pub(crate) fn token(kind: TokenKind, workspace: Option<WorkspaceId>) -> Token {
-    let secret = token::generate(kind, &mut rand::rng());
-    Token {
-        id: TokenId::generate(),
-        workspace,
-        kind,
-        hash: TokenHash::of(&secret),
-        hint: token::hint(&secret),
-        created_ms: T0,
-        last_used_ms: None,
-        expires_ms: None,
-        revoked_ms: None,
-        container: None,
-        worker: None,
-        pool: None,
-        shared: false,
-        claimed_instance: None,
-        confirmed: false,
-    }
+    mint(kind, workspace, T0, &mut rand::rng()).1
 }
 
 pub(crate) fn stub() -> NewStub {
