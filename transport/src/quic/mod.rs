@@ -343,9 +343,18 @@ impl Drop for Parked {
 struct Reading<'a>(&'a mut Parked);
 
 impl Reading<'_> {
-    /// The stream has ended: there is nothing left to read.
-    fn ended(self) {
-        std::mem::forget(self);
+    /// Counts what was read. After an end or an error there is nothing left to
+    /// read, and the stream is parked no more.
+    fn finish<T>(
+        self,
+        read: Result<Option<T>, quinn::ReadError>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) -> Result<Option<T>, HalfError> {
+        match &read {
+            Ok(Some(some)) => self.0.flow.received(bytes(some)),
+            Ok(None) | Err(_) => std::mem::forget(self),
+        }
+        read.map_err(HalfError::from)
     }
 }
 
@@ -368,20 +377,9 @@ impl RecvHalf {
     /// When the peer reset the stream or the carrier is gone.
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, HalfError> {
         let reading = self.parked.reading();
-        match self.stream.read_chunk(max, true).await {
-            Ok(Some(chunk)) => {
-                reading.0.flow.received(chunk.bytes.len());
-                Ok(Some(chunk.bytes))
-            }
-            Ok(None) => {
-                reading.ended();
-                Ok(None)
-            }
-            Err(error) => {
-                reading.ended();
-                Err(error.into())
-            }
-        }
+        let read = self.stream.read_chunk(max, true).await;
+        let chunk = reading.finish(read, |chunk| chunk.bytes.len())?;
+        Ok(chunk.map(|chunk| chunk.bytes))
     }
 
     /// Fills `chunks` from the front with what is there and says how many, or
@@ -391,21 +389,8 @@ impl RecvHalf {
     /// As [`RecvHalf::read`].
     pub async fn read_many(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, HalfError> {
         let reading = self.parked.reading();
-        match self.stream.read_chunks(chunks).await {
-            Ok(Some(count)) => {
-                let bytes = chunks[..count].iter().map(Bytes::len).sum();
-                reading.0.flow.received(bytes);
-                Ok(Some(count))
-            }
-            Ok(None) => {
-                reading.ended();
-                Ok(None)
-            }
-            Err(error) => {
-                reading.ended();
-                Err(error.into())
-            }
-        }
+        let read = self.stream.read_chunks(chunks).await;
+        reading.finish(read, |count| chunks[..*count].iter().map(Bytes::len).sum())
     }
 
     /// Tells the peer that nothing more is read.
