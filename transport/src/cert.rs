@@ -262,7 +262,7 @@ fn load_pair(certificate: &Path, key: &Path) -> Result<CertifiedKey, CertError> 
         return Err(content(certificate, "no certificate in it"));
     }
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| content(key, e))?;
-    let provider: &CryptoProvider = &crate::quic_provider();
+    let provider: &CryptoProvider = &crate::quic::crypto_provider();
     CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => content(key, "the key is not the certificate's"),
         other => content(key, other),

@@ -19,12 +19,6 @@ pub mod sim;
 pub mod stream;
 pub mod trust;
 
-use std::sync::Arc;
-
 pub use address::{Address, Trust};
 pub use quic::{Carrier, Endpoint, Lost, Settings, priority};
 pub use stream::{FrameRecv, FrameSend, Stream, StreamError};
-
-pub(crate) fn quic_provider() -> Arc<rustls::crypto::CryptoProvider> {
-    quic::crypto_provider()
-}

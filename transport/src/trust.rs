@@ -93,7 +93,7 @@ impl Verifier {
     /// # Errors
     /// When the platform's roots are wanted and cannot be had.
     pub fn new(trust: &Trust) -> Result<Arc<Self>, TrustProblem> {
-        let provider = crate::quic_provider();
+        let provider = crate::quic::crypto_provider();
         let system = match trust {
             Trust::System => Some(
                 rustls_platform_verifier::Verifier::new(Arc::clone(&provider))

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, Result};
 use levers9_transport::Address;
 use levers9_transport::cert::CertResolver;
+use levers9_transport::quic::crypto_provider;
 use levers9_transport::trust::Verifier;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::version::TLS13;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,19 +22,9 @@ use super::work;
 /// How much is read at once.
 const READ: usize = 256 * 1024;
 
-fn provider() -> Arc<CryptoProvider> {
-    let mut provider = aws_lc_rs::default_provider();
-    provider.cipher_suites = vec![
-        aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
-        aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
-        aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    ];
-    Arc::new(provider)
-}
-
 /// The server's side of TLS.
 pub(super) fn server_config(certificate: Arc<CertResolver>, alpn: &[u8]) -> Result<rustls::ServerConfig> {
-    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+    let mut config = rustls::ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
         .with_cert_resolver(certificate);
@@ -45,7 +35,7 @@ pub(super) fn server_config(certificate: Arc<CertResolver>, alpn: &[u8]) -> Resu
 
 /// The client's side of TLS.
 pub(super) fn client_config(address: &Address, alpn: &[u8]) -> Result<rustls::ClientConfig> {
-    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+    let mut config = rustls::ClientConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Verifier::new(&address.trust)?)

@@ -24,7 +24,7 @@ pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
 pub use quinn::AsyncUdpSocket;
 pub use settings::{BadSettings, Congestion, Settings};
 pub use socket::{Counters, Probe, bind, bind_any, probe};
-pub(crate) use tls::provider as crypto_provider;
+pub use tls::provider as crypto_provider;
 
 /// Priorities of streams: a higher one is sent first. Streams that somebody
 /// waits for have the one a stream is born with, since they are the most.

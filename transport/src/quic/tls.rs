@@ -8,9 +8,10 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use crate::cert::CertResolver;
 use crate::trust::Verifier;
 
-/// AES-128 first (fastest where the CPU has AES), then the others; post-quantum
-/// key exchange first.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
+/// The cryptography of every carrier: AES-128 first (fastest where the CPU has
+/// AES), then the others; post-quantum key exchange first.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites = vec![
         aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,

@@ -101,7 +101,7 @@ fn made(names: &[&str]) -> Result<(Identity, Pin), Box<dyn std::error::Error>> {
     let leaf = leaf.signed_by(&key, &Issuer::new(ca, ca_key))?;
     let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let chain = vec![leaf.der().clone(), ca_der.clone()];
-    let pair = CertifiedKey::from_der(chain, secret, &crate::quic_provider())?;
+    let pair = CertifiedKey::from_der(chain, secret, &crate::quic::crypto_provider())?;
     let identity = Identity { certificate: CertResolver::fixed(pair), keys: ServerKeys { reset: [7; 64] } };
     Ok((identity, pin_of(&ca_der)?))
 }
