@@ -41,9 +41,7 @@ impl Objects {
         blocking(move || {
             let folder = path.parent().unwrap_or(Path::new("."));
             std::fs::create_dir_all(folder)?;
-            // Its name is made up anew each time; the kind of trouble is what there is to say.
-            let file =
-                tempfile::NamedTempFile::new_in(folder).map_err(|error| io::Error::from(error.kind()))?;
+            let file = tempfile::NamedTempFile::new_in(folder).map_err(|error| nameless(&error))?;
             file.as_file().write_all(&bytes)?;
             file.as_file().sync_data()?;
             file.persist(&path).map_err(|error| error.error)?;
@@ -104,6 +102,14 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<LogRecord>, frame::BadFrame> {
     }
     decoder.finish()?;
     Ok(records)
+}
+
+/// What went wrong with a temporary file. Its name is made up anew each time
+/// and would make one trouble look like many.
+fn nameless(error: &io::Error) -> io::Error {
+    let below = error.get_ref().and_then(std::error::Error::source);
+    let number = below.and_then(|below| below.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    number.map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]

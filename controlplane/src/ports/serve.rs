@@ -10,6 +10,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -144,7 +147,9 @@ async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
         }
         let next = async {
             let permit = Arc::clone(&shared.connections).acquire_owned().await.map_err(io::Error::other)?;
-            listener.accept().await.map(|(stream, peer)| (stream, peer, permit))
+            let (stream, peer) = listener.accept().await?;
+            leaves_enough(&stream)?;
+            Ok((stream, peer, permit))
         };
         let wait = match stop.run_until_cancelled(next).await {
             None => return,
@@ -166,6 +171,16 @@ async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
             return;
         }
     }
+}
+
+/// Refuses a connection that would take one of the last descriptors: strangers
+/// must not keep the controlplane from storing what runs. The kernel gives out
+/// the lowest number that is free.
+fn leaves_enough(stream: &TcpStream) -> io::Result<()> {
+    let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
+    let kept = KEPT_FILES.min(limit / 4);
+    let number = u64::try_from(stream.as_raw_fd()).unwrap_or(u64::MAX);
+    if number < limit - kept { Ok(()) } else { Err(io::Error::from_raw_os_error(Errno::EMFILE as i32)) }
 }
 
 /// Whether the peer gave up before its connection was taken; the next one may be good.
@@ -233,6 +248,8 @@ impl Seldom {
 
 /// Open connections per port; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
+/// Descriptors that connections leave to the rest of the process.
+const KEPT_FILES: u64 = 64;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// For the next request's header on an HTTP/1 connection, idle time included:
 /// longer than the 60 s for which balancers keep a connection to use again.

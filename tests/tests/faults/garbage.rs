@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use levers9_tests::{Backend, World};
+use levers9_tests::{Backend, World, wait};
 use tokio::time::Instant;
 
 use crate::support::{LONG, SOON, assert_counts, counting, last_number};
@@ -126,7 +126,7 @@ fn garbage_and_half_open_connections_harm_nobody() {
 /// afterwards all is as before.
 #[test]
 fn the_limit_of_open_files_passes() {
-    const COUNT: u32 = 200;
+    const COUNT: u32 = 250;
     let world = World::start(Backend::Sqlite);
     let worker = world.worker("one");
     let mut run = world.cli_spawn(&["run", "--", "sh", "-c", &counting(COUNT, 20)]);
@@ -141,6 +141,11 @@ fn the_limit_of_open_files_passes() {
     run.wait_text("the job's output goes on", Duration::from_secs(5), |text| last_number(text) > seen + 20);
     let log = world.controlplane.log();
     assert!(log.len() < 64 * 1024, "the log is not filled with it: {} bytes", log.len());
+    // A segment is sealed every five seconds: one was, by now.
+    wait::stays("what runs can be stored", Duration::from_secs(6), || {
+        let log = world.controlplane.log();
+        if log.contains("storage trouble") { Err(log) } else { Ok(()) }
+    });
     drop(open);
     let freed = Instant::now();
     assert_eq!(world.get("/healthz").0, 200);
