@@ -49,7 +49,7 @@ pub async fn submit(
         return Err(SubmitError::Impossible(reason));
     }
     let note = core::why_waiting(&workers, &asked);
-    let answer = v1::SubmitAnswer { task: id.to_wire(), note };
+    let answer = v1::SubmitAnswer { task: id.to_wire(), note, urls: Vec::new() };
     let config = config_of(&job);
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &config);
     let mut config_hash = [0u8; 32];
@@ -136,6 +136,7 @@ pub fn spec(state: &Shared, now: &TaskNow, fence: Fence, env: Option<&Sealed>) -
         attempt: fence.number.0,
         timeout_ms: now.task.timeout_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
         name: now.task.name.clone(),
+        token: String::new(),
     }
 }
 

@@ -18,6 +18,7 @@ pub mod session;
 pub mod sim;
 pub mod stream;
 pub mod trust;
+pub mod tunnel;
 
 pub use address::{Address, Trust};
 pub use quic::{Carrier, Endpoint, Lost, Settings, priority};

@@ -272,7 +272,9 @@ pub fn priority_of(kind: &v1::stream_open::Kind) -> i32 {
     use v1::stream_open::Kind;
     match kind {
         Kind::Control(_) => priority::CONTROL,
-        Kind::Call(_) | Kind::Run(_) | Kind::Follow(_) => priority::INTERACTIVE,
+        Kind::Call(_) | Kind::Run(_) | Kind::Follow(_) | Kind::Exec(_) => priority::INTERACTIVE,
+        Kind::Tunnel(_) | Kind::Door(_) => priority::INTERACTIVE,
         Kind::Log(_) => priority::LOG,
+        Kind::Bench(_) => priority::BULK,
     }
 }

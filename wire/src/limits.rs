@@ -31,3 +31,9 @@ pub const INVENTORY: usize = 4096;
 pub const TOKEN: usize = 256;
 /// The longest text meant for people, in bytes.
 pub const TEXT: usize = 4096;
+/// The most ports of a container that HTTP requests may reach.
+pub const PORTS: usize = 16;
+/// The longest measurement on one stream.
+pub const BENCH: std::time::Duration = std::time::Duration::from_secs(60);
+/// The most bytes of input or output in one frame of an exec.
+pub const EXEC_PIECE: usize = 64 * 1024;

@@ -61,7 +61,8 @@ impl Reset {
             | ResetCode::TooLarge
             | ResetCode::Revoked
             | ResetCode::Superseded
-            | ResetCode::Refused => RetryClass::Fatal,
+            | ResetCode::Refused
+            | ResetCode::Aborted => RetryClass::Fatal,
         }
     }
 }
@@ -82,6 +83,7 @@ fn describe(code: ResetCode) -> &'static str {
         ResetCode::Refused => "refused",
         ResetCode::Busy => "too busy",
         ResetCode::Done => "no longer needed",
+        ResetCode::Aborted => "the connection was reset",
     }
 }
 

@@ -38,6 +38,19 @@ impl Debug for v1::EnvVar {
     }
 }
 
+impl Debug for v1::ContainerSpec {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.debug_struct("ContainerSpec")
+            .field("name", &self.name)
+            .field("command", &self.command)
+            .field("env", &self.env)
+            .field("resources", &self.resources)
+            .field("attempt", &self.attempt)
+            .field("token", &HIDDEN)
+            .finish_non_exhaustive()
+    }
+}
+
 macro_rules! hide {
     ($($message:ident),*) => {$(
         impl Debug for v1::$message {
@@ -66,7 +79,7 @@ mod tests {
             format!("{:?}", v1::WorkspaceCreateAnswer { token: token.clone(), workspace: None }),
             format!("{:?}", v1::AuthorizeAnswer { token: token.clone(), ..Default::default() }),
             format!("{:?}", v1::EnvVar { name: "KEY".into(), value: token.clone().into() }),
-            format!("{:?}", v1::EnvVar { name: "KEY".into(), value: token.into() }),
+            format!("{:?}", v1::ContainerSpec { token, ..Default::default() }),
         ];
         for text in shown {
             assert!(!text.contains("hunter2") && !text.contains("104, 117"), "{text}");

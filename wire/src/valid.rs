@@ -1,11 +1,16 @@
 //! The edge between bytes and meaning: generated messages become types that
 //! cannot hold nonsense, once, here. Nothing behind this edge checks again.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::id::{AttemptNumber, BadId, ContainerId, Generation, InstanceId, SessionId, TaskId, WorkspaceId};
 use crate::token::Secret;
 use crate::{limits, name, v1};
+
+mod reach;
+
+pub use reach::{Bench, Door, Exec, Size, Tunnel, port};
 
 /// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,6 +201,8 @@ pub struct Spec {
     pub timeout: Option<Duration>,
     /// A label for people.
     pub name: String,
+    /// What the container shows at its doors; empty for none.
+    pub token: Secret,
 }
 
 impl TryFrom<v1::RunOpen> for Run {
@@ -226,6 +233,7 @@ impl TryFrom<v1::ContainerSpec> for Spec {
             attempt: AttemptNumber(spec.attempt),
             timeout: (spec.timeout_ms > 0).then(|| Duration::from_millis(spec.timeout_ms)),
             name: name::printable(&spec.name, limits::NAME),
+            token: Secret::new(spec.token),
         })
     }
 }
@@ -249,6 +257,10 @@ pub struct Submit {
     pub max_retries: u32,
     /// Only this pool.
     pub pool: Option<String>,
+    /// TCP ports that HTTP requests may reach, each once.
+    pub ports: Vec<NonZeroU16>,
+    /// Requests need no token.
+    pub public: bool,
 }
 
 /// Retries after a lost container when the user says nothing.
@@ -266,6 +278,10 @@ impl TryFrom<v1::SubmitRequest> for Submit {
             let value = max_retries.to_string();
             return Err(Invalid::Value { what: "retries", value, rule: "at most 100" });
         }
+        at_most("the list of ports", submit.ports.len(), limits::PORTS)?;
+        let mut ports = submit.ports.iter().map(|n| port(*n)).collect::<Result<Vec<_>, _>>()?;
+        let mut seen = std::collections::BTreeSet::new();
+        ports.retain(|port| seen.insert(*port));
         Ok(Self {
             name: name::printable(&submit.name, limits::NAME),
             command: submit.command,
@@ -275,6 +291,8 @@ impl TryFrom<v1::SubmitRequest> for Submit {
             detached: submit.detached,
             max_retries,
             pool: (!submit.pool.is_empty()).then_some(submit.pool),
+            public: submit.public && !ports.is_empty(),
+            ports,
         })
     }
 }

@@ -12,7 +12,13 @@ fn generated_code_is_fresh() {
     let descriptors = protox::compile(["levers9/wire/v1/wire.proto"], [root.join("proto")])
         .expect("the .proto files compile");
     prost_build::Config::new()
-        .bytes([".levers9.wire.v1.LogRecord.data", ".levers9.wire.v1.FollowLine.data"])
+        .bytes([
+            ".levers9.wire.v1.LogRecord.data",
+            ".levers9.wire.v1.FollowLine.data",
+            ".levers9.wire.v1.ExecInput.kind.stdin",
+            ".levers9.wire.v1.ExecOutput.kind.stdout",
+            ".levers9.wire.v1.ExecOutput.kind.stderr",
+        ])
         // These carry secrets; their Debug is written by hand in src/secret_debug.rs.
         .skip_debug([
             ".levers9.wire.v1.Hello",
@@ -23,6 +29,7 @@ fn generated_code_is_fresh() {
             ".levers9.wire.v1.WorkspaceCreateAnswer",
             ".levers9.wire.v1.TokenCreateAnswer",
             ".levers9.wire.v1.EnvVar",
+            ".levers9.wire.v1.ContainerSpec",
         ])
         .format(true)
         .out_dir(&out)

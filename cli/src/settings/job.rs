@@ -100,6 +100,8 @@ fn job(args: RunArgs, env: &Env) -> Result<v1::SubmitRequest, Error> {
         detached: args.detach,
         max_retries: args.retries,
         pool: args.pool.unwrap_or_default(),
+        ports: Vec::new(),
+        public: false,
     };
     // The controlplane checks by the same rules; here the answer costs nothing.
     valid::Submit::try_from(job.clone()).map_err(|e| Error::usage("the job is refused").because(e))?;

@@ -134,6 +134,7 @@ fn to_task(now: &TaskNow) -> v1::Task {
         detached: task.detached,
         timeout_ms: task.timeout_ms.map_or(0, unsigned),
         max_retries: task.max_retries,
+        ..v1::Task::default()
     }
 }
 

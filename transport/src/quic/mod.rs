@@ -9,14 +9,18 @@ mod socket;
 mod tls;
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use levers9_wire::Reset;
 use levers9_wire::v1::ResetCode;
 use quinn::VarInt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub(crate) use endpoint::ConnectFailed;
 pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
@@ -178,7 +182,7 @@ impl Carrier {
     fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
         self.shared.park();
         let recv = RecvHalf { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
-        (SendHalf { stream: send }, recv)
+        (SendHalf { stream: send, ended: false }, recv)
     }
 
     /// Closes at once; what was not acknowledged is lost. One that is gone
@@ -248,6 +252,17 @@ impl Carrier {
 /// [`finish`](SendHalf::finish) resets it.
 pub struct SendHalf {
     stream: quinn::SendStream,
+    /// It was finished or reset.
+    ended: bool,
+}
+
+impl Drop for SendHalf {
+    fn drop(&mut self) {
+        // The library would finish it: a cut that looks like an end.
+        if !self.ended {
+            self.reset(ResetCode::Cancelled);
+        }
+    }
 }
 
 impl fmt::Debug for SendHalf {
@@ -267,6 +282,29 @@ impl SendHalf {
         Ok(())
     }
 
+    /// Writes what fits now of several and takes it off their fronts; waits
+    /// until something fits. Says how many are written whole. Cancel safe.
+    ///
+    /// # Errors
+    /// When the peer stopped the stream or the carrier is gone.
+    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<usize, HalfError> {
+        Ok(self.stream.write_chunks(chunks).await?.chunks)
+    }
+
+    /// Waits until the peer reads no more, or the carrier is gone; for ever
+    /// when it has read everything. Can be waited for beside writing. Cancel safe.
+    pub fn stopped(&self) -> impl Future<Output = HalfError> + Send + 'static {
+        let stopped = self.stream.stopped();
+        async move {
+            match stopped.await {
+                Ok(None) => std::future::pending().await,
+                Ok(Some(why)) => HalfError::Reset(Reset::remote(why.into_inner())),
+                Err(quinn::StoppedError::ConnectionLost(lost)) => HalfError::Lost(lost.into()),
+                Err(quinn::StoppedError::ZeroRttRejected) => HalfError::Closed,
+            }
+        }
+    }
+
     /// Writes all of it. Not cancel safe: a part may have been written.
     ///
     /// # Errors
@@ -278,11 +316,13 @@ impl SendHalf {
 
     /// Says that nothing follows. The bytes before are still delivered.
     pub fn finish(&mut self) {
+        self.ended = true;
         let _already_closed = self.stream.finish();
     }
 
     /// Gives up the stream; bytes not yet delivered may be lost.
     pub fn reset(&mut self, why: ResetCode) {
+        self.ended = true;
         let _already_closed = self.stream.reset(code(why));
     }
 
@@ -393,8 +433,67 @@ impl RecvHalf {
         reading.finish(read, |count| chunks[..*count].iter().map(Bytes::len).sum())
     }
 
+    /// Waits until the peer has reset the stream, or the carrier is gone,
+    /// without reading; for ever when it has ended well. Cancel safe.
+    pub async fn broken(&mut self) -> HalfError {
+        match self.stream.received_reset().await {
+            Ok(None) => std::future::pending().await,
+            Ok(Some(why)) => HalfError::Reset(Reset::remote(why.into_inner())),
+            Err(quinn::ResetError::ConnectionLost(lost)) => HalfError::Lost(lost.into()),
+            Err(quinn::ResetError::ZeroRttRejected) => HalfError::Closed,
+        }
+    }
+
     /// Tells the peer that nothing more is read.
     pub fn stop(&mut self, why: ResetCode) {
         let _already_closed = self.stream.stop(code(why));
+    }
+}
+
+impl AsyncWrite for SendHalf {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes).map_err(|error| HalfError::from(error).into())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.finish();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Copies, where [`RecvHalf::read_many`] does not. Counts as not being read all
+/// the time, since nobody says when the reader pauses.
+impl AsyncRead for RecvHalf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(self.stream.poll_read_buf(context, buffer));
+        self.parked.flow.received(buffer.filled().len() - before);
+        if read.is_err() || buffer.filled().len() == before {
+            self.parked.set(false);
+        }
+        Poll::Ready(read.map_err(|error| HalfError::from(error).into()))
+    }
+}
+
+impl From<HalfError> for io::Error {
+    fn from(error: HalfError) -> Self {
+        let kind = match &error {
+            HalfError::Reset(_) => io::ErrorKind::ConnectionReset,
+            HalfError::Lost(_) => io::ErrorKind::ConnectionAborted,
+            HalfError::Closed => io::ErrorKind::NotConnected,
+        };
+        Self::new(kind, error)
     }
 }

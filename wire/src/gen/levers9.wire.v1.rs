@@ -4,7 +4,7 @@
 /// session.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamOpen {
-    #[prost(oneof = "stream_open::Kind", tags = "1, 3, 4, 9, 11")]
+    #[prost(oneof = "stream_open::Kind", tags = "1, 3, 4, 6, 7, 8, 9, 11, 12")]
     pub kind: ::core::option::Option<stream_open::Kind>,
 }
 /// Nested message and enum types in `StreamOpen`.
@@ -17,10 +17,18 @@ pub mod stream_open {
         Log(super::LogOpen),
         #[prost(message, tag = "4")]
         Call(super::CallOpen),
+        #[prost(message, tag = "6")]
+        Door(super::DoorOpen),
+        #[prost(message, tag = "7")]
+        Tunnel(super::TunnelOpen),
+        #[prost(message, tag = "8")]
+        Exec(super::ExecOpen),
         #[prost(message, tag = "9")]
         Follow(super::FollowOpen),
         #[prost(message, tag = "11")]
         Run(super::RunOpen),
+        #[prost(message, tag = "12")]
+        Bench(super::BenchOpen),
     }
 }
 /// The first stream of every carrier, opened by the dialer. ControlFrames
@@ -181,6 +189,7 @@ pub struct RunOpen {
     pub spec: ::core::option::Option<ContainerSpec>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct ContainerSpec {
     #[prost(bytes = "vec", tag = "1")]
     pub workspace: ::prost::alloc::vec::Vec<u8>,
@@ -199,6 +208,9 @@ pub struct ContainerSpec {
     pub timeout_ms: u64,
     #[prost(string, tag = "8")]
     pub name: ::prost::alloc::string::String,
+    /// What the container shows at its doors; ends with the container.
+    #[prost(string, tag = "9")]
+    pub token: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -493,6 +505,12 @@ pub struct SubmitRequest {
     /// Only this pool; empty for any.
     #[prost(string, tag = "8")]
     pub pool: ::prost::alloc::string::String,
+    /// TCP ports of the container that HTTP requests may reach.
+    #[prost(uint32, repeated, tag = "9")]
+    pub ports: ::prost::alloc::vec::Vec<u32>,
+    /// Let requests in without a token.
+    #[prost(bool, tag = "10")]
+    pub public: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubmitAnswer {
@@ -501,6 +519,9 @@ pub struct SubmitAnswer {
     /// What to tell the user now: "no worker connected; waiting".
     #[prost(string, tag = "2")]
     pub note: ::prost::alloc::string::String,
+    /// Where each of the ports is reached, in their order.
+    #[prost(string, repeated, tag = "3")]
+    pub urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Task {
@@ -538,6 +559,12 @@ pub struct Task {
     pub timeout_ms: u64,
     #[prost(uint32, tag = "17")]
     pub max_retries: u32,
+    #[prost(uint32, repeated, tag = "18")]
+    pub ports: ::prost::alloc::vec::Vec<u32>,
+    #[prost(bool, tag = "19")]
+    pub public: bool,
+    #[prost(string, repeated, tag = "20")]
+    pub urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TaskListRequest {
@@ -869,6 +896,172 @@ pub struct FollowEnded {
     #[prost(bool, tag = "4")]
     pub complete: bool,
 }
+/// A TCP connection to a port of a container. Opened by a CLI to the
+/// controlplane, and by the controlplane on to the worker. The receiver sends
+/// one TunnelAnswer; everything else, in both directions, is the connection's
+/// bytes as they are. The opener need not wait for the answer. The end of a
+/// direction is its half-close, a reset of the stream is a reset of the
+/// connection.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TunnelOpen {
+    #[prost(bytes = "vec", tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<u8>,
+    /// 0 for whichever there is now; a worker wants to be told.
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TunnelAnswer {
+    /// Absent when the connection is made.
+    #[prost(message, optional, tag = "1")]
+    pub failure: ::core::option::Option<Failure>,
+}
+/// A command in a running container. Opened by a CLI to the controlplane, and
+/// by the controlplane on to the worker. ExecInput frames go to the command,
+/// ExecOutput frames come back. The command ends with its caller: when the
+/// stream is reset or lost before `ended`, it is hung up, then killed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExecOpen {
+    #[prost(bytes = "vec", tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<u8>,
+    /// 0 for whichever there is now; a worker wants to be told.
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// Empty for a shell.
+    #[prost(string, repeated, tag = "3")]
+    pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Beside the container's own, and before it.
+    #[prost(message, repeated, tag = "4")]
+    pub env: ::prost::alloc::vec::Vec<EnvVar>,
+    /// Relative to the container's own; empty for that one.
+    #[prost(string, tag = "5")]
+    pub workdir: ::prost::alloc::string::String,
+    /// Its input comes from the caller; otherwise there is none.
+    #[prost(bool, tag = "6")]
+    pub stdin: bool,
+    /// Give it a terminal of this size. Its output is then one stream, stdout.
+    #[prost(message, optional, tag = "7")]
+    pub terminal: ::core::option::Option<TerminalSize>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TerminalSize {
+    #[prost(uint32, tag = "1")]
+    pub rows: u32,
+    #[prost(uint32, tag = "2")]
+    pub columns: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecInput {
+    #[prost(oneof = "exec_input::Kind", tags = "1, 2, 3, 4")]
+    pub kind: ::core::option::Option<exec_input::Kind>,
+}
+/// Nested message and enum types in `ExecInput`.
+pub mod exec_input {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(bytes, tag = "1")]
+        Stdin(::prost::alloc::vec::Vec<u8>),
+        /// No input follows; other frames may.
+        #[prost(message, tag = "2")]
+        StdinEnd(super::StdinEnd),
+        #[prost(message, tag = "3")]
+        Resize(super::TerminalSize),
+        /// Sent to the command's process group: a number of signal(7).
+        #[prost(uint32, tag = "4")]
+        Signal(u32),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StdinEnd {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecOutput {
+    #[prost(oneof = "exec_output::Kind", tags = "1, 2, 3, 4, 5")]
+    pub kind: ::core::option::Option<exec_output::Kind>,
+}
+/// Nested message and enum types in `ExecOutput`.
+pub mod exec_output {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// The command runs.
+        #[prost(message, tag = "1")]
+        Started(super::ExecStarted),
+        #[prost(bytes, tag = "2")]
+        Stdout(::prost::alloc::vec::Vec<u8>),
+        #[prost(bytes, tag = "3")]
+        Stderr(::prost::alloc::vec::Vec<u8>),
+        /// It has ended, and all of its output was sent before. The last frame.
+        #[prost(message, tag = "4")]
+        Ended(super::ExecEnded),
+        /// It was not started. The last frame.
+        #[prost(message, tag = "5")]
+        Failure(super::Failure),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecStarted {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecEnded {
+    /// EXITED, SIGNALED, START_FAILED with exit_code 126 or 127, or STOPPED when
+    /// its container ended.
+    #[prost(enumeration = "Outcome", tag = "1")]
+    pub outcome: i32,
+    #[prost(int32, tag = "2")]
+    pub exit_code: i32,
+    #[prost(int32, tag = "3")]
+    pub signal: i32,
+    /// Why, in words a user reads; empty for a plain exit.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// Opened by a worker: a TCP connection that something in a container has made
+/// to a service of the controlplane. Raw bytes follow in both directions.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DoorOpen {
+    #[prost(bytes = "vec", tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    #[prost(enumeration = "DoorService", tag = "3")]
+    pub service: i32,
+}
+/// Measures streams. Opened by an admin's CLI to the controlplane, and by the
+/// controlplane on to the worker that has the container. The receiver sends one
+/// BenchAnswer, and then as `kind` says.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BenchOpen {
+    /// To the worker that has it; empty for the controlplane itself.
+    #[prost(bytes = "vec", tag = "1")]
+    pub container: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    #[prost(enumeration = "BenchKind", tag = "3")]
+    pub kind: i32,
+    /// How long to go on; at most 60 s.
+    #[prost(uint64, tag = "4")]
+    pub duration_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BenchAnswer {
+    /// Absent when it is done.
+    #[prost(message, optional, tag = "1")]
+    pub failure: ::core::option::Option<Failure>,
+    /// What the answering processes have used of the CPU since their start, in
+    /// microseconds: the controlplane's first, then the worker's.
+    #[prost(uint64, repeated, tag = "2")]
+    pub cpu_us: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Of the carrier on to the worker, when there is one: round-trip time in
+    /// microseconds, packets sent and lost.
+    #[prost(uint64, tag = "4")]
+    pub rtt_us: u64,
+    #[prost(uint64, tag = "5")]
+    pub packets_sent: u64,
+    #[prost(uint64, tag = "6")]
+    pub packets_lost: u64,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
@@ -972,6 +1165,8 @@ pub enum ResetCode {
     Refused = 11,
     Busy = 12,
     Done = 13,
+    /// Of a tunnel: the connection at the other end was reset.
+    Aborted = 14,
 }
 impl ResetCode {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -994,6 +1189,7 @@ impl ResetCode {
             Self::Refused => "RESET_CODE_REFUSED",
             Self::Busy => "RESET_CODE_BUSY",
             Self::Done => "RESET_CODE_DONE",
+            Self::Aborted => "RESET_CODE_ABORTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1013,6 +1209,7 @@ impl ResetCode {
             "RESET_CODE_REFUSED" => Some(Self::Refused),
             "RESET_CODE_BUSY" => Some(Self::Busy),
             "RESET_CODE_DONE" => Some(Self::Done),
+            "RESET_CODE_ABORTED" => Some(Self::Aborted),
             _ => None,
         }
     }
@@ -1151,6 +1348,17 @@ pub enum FailureCode {
     Unavailable = 6,
     Internal = 7,
     Unsupported = 8,
+    /// The container does not run: it has ended, or has not started yet.
+    NotRunning = 9,
+    /// Nothing in the container listens on the port.
+    NotListening = 10,
+    /// What listens on the port is not the container's.
+    NotOwn = 11,
+    /// The container's worker has no session now.
+    WorkerAway = 12,
+    Timeout = 13,
+    /// As much of this is under way as may be at once.
+    Busy = 14,
 }
 impl FailureCode {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1168,6 +1376,12 @@ impl FailureCode {
             Self::Unavailable => "FAILURE_CODE_UNAVAILABLE",
             Self::Internal => "FAILURE_CODE_INTERNAL",
             Self::Unsupported => "FAILURE_CODE_UNSUPPORTED",
+            Self::NotRunning => "FAILURE_CODE_NOT_RUNNING",
+            Self::NotListening => "FAILURE_CODE_NOT_LISTENING",
+            Self::NotOwn => "FAILURE_CODE_NOT_OWN",
+            Self::WorkerAway => "FAILURE_CODE_WORKER_AWAY",
+            Self::Timeout => "FAILURE_CODE_TIMEOUT",
+            Self::Busy => "FAILURE_CODE_BUSY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1182,6 +1396,77 @@ impl FailureCode {
             "FAILURE_CODE_UNAVAILABLE" => Some(Self::Unavailable),
             "FAILURE_CODE_INTERNAL" => Some(Self::Internal),
             "FAILURE_CODE_UNSUPPORTED" => Some(Self::Unsupported),
+            "FAILURE_CODE_NOT_RUNNING" => Some(Self::NotRunning),
+            "FAILURE_CODE_NOT_LISTENING" => Some(Self::NotListening),
+            "FAILURE_CODE_NOT_OWN" => Some(Self::NotOwn),
+            "FAILURE_CODE_WORKER_AWAY" => Some(Self::WorkerAway),
+            "FAILURE_CODE_TIMEOUT" => Some(Self::Timeout),
+            "FAILURE_CODE_BUSY" => Some(Self::Busy),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DoorService {
+    Unspecified = 0,
+    Grpc = 1,
+    Http = 2,
+}
+impl DoorService {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DOOR_SERVICE_UNSPECIFIED",
+            Self::Grpc => "DOOR_SERVICE_GRPC",
+            Self::Http => "DOOR_SERVICE_HTTP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DOOR_SERVICE_UNSPECIFIED" => Some(Self::Unspecified),
+            "DOOR_SERVICE_GRPC" => Some(Self::Grpc),
+            "DOOR_SERVICE_HTTP" => Some(Self::Http),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BenchKind {
+    Unspecified = 0,
+    /// The answer is all: for the time of opening a stream.
+    Open = 1,
+    /// The opener sends bytes and finishes; the receiver then sends a second
+    /// BenchAnswer that says how many came.
+    Up = 2,
+    /// The receiver sends bytes for the duration and finishes.
+    Down = 3,
+}
+impl BenchKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BENCH_KIND_UNSPECIFIED",
+            Self::Open => "BENCH_KIND_OPEN",
+            Self::Up => "BENCH_KIND_UP",
+            Self::Down => "BENCH_KIND_DOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BENCH_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "BENCH_KIND_OPEN" => Some(Self::Open),
+            "BENCH_KIND_UP" => Some(Self::Up),
+            "BENCH_KIND_DOWN" => Some(Self::Down),
             _ => None,
         }
     }
