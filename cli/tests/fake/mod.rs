@@ -213,7 +213,8 @@ pub(crate) fn ended(status: &str, exit_code: Option<i32>, reason: &str) -> Step 
 }
 
 pub(crate) fn submitted(task: TaskId, note: &str) -> Vec<Step> {
-    let answer = v1::SubmitAnswer { task: task.to_wire(), note: note.to_owned(), ..v1::SubmitAnswer::default() };
+    let answer =
+        v1::SubmitAnswer { task: task.to_wire(), note: note.to_owned(), ..v1::SubmitAnswer::default() };
     vec![Step::Answer(call_answer::Answer::Submit(answer))]
 }
 

@@ -54,6 +54,7 @@ pub(crate) fn workspace() -> WorkspaceId {
 
 pub(crate) fn command(words: &[&str]) -> Run {
     let spec = Spec {
+        token: levers9_wire::token::Secret::new(""),
         workspace: workspace(),
         command: words.iter().map(|word| (*word).to_owned()).collect(),
         env: Env::default(),
