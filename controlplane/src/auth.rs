@@ -62,6 +62,10 @@ pub enum Action {
     Read,
     /// End tasks and containers.
     Stop,
+    /// Run commands in containers, and reach any of their ports.
+    Reach,
+    /// Send HTTP requests to what a task exposes.
+    Invoke,
     /// See workers.
     ReadWorkers,
     /// Let a machine become a worker of the workspace.
@@ -88,12 +92,16 @@ pub fn authorize(identity: &Identity, action: Action, object: Option<WorkspaceId
                 Action::Submit
                     | Action::Read
                     | Action::Stop
+                    | Action::Reach
+                    | Action::Invoke
                     | Action::ReadWorkers
                     | Action::EnrollWorker
                     | Action::Tokens
             )
         }
-        TokenKind::WorkspaceRestricted => own && matches!(action, Action::Submit | Action::Read),
+        TokenKind::WorkspaceRestricted => {
+            own && matches!(action, Action::Submit | Action::Read | Action::Invoke)
+        }
         TokenKind::Cluster | TokenKind::Worker | TokenKind::Enrolment | TokenKind::MachineJoin => false,
     }
 }
@@ -144,16 +152,29 @@ mod tests {
     #[test]
     fn the_table_of_who_may_do_what() {
         use Action::*;
-        const ALL: [Action; 9] =
-            [Submit, Read, Stop, ReadWorkers, EnrollWorker, EnrollShared, Tokens, AdminTokens, Workspaces];
+        const ALL: [Action; 11] = [
+            Submit,
+            Read,
+            Stop,
+            Reach,
+            Invoke,
+            ReadWorkers,
+            EnrollWorker,
+            EnrollShared,
+            Tokens,
+            AdminTokens,
+            Workspaces,
+        ];
         let (mine, theirs) = (workspace(1), workspace(2));
         for kind in TokenKind::ALL {
             let who = identity(kind, Some(mine));
             let allowed: Vec<_> = ALL.into_iter().filter(|a| authorize(&who, *a, Some(mine))).collect();
             let expected: &[Action] = match kind {
                 TokenKind::Admin => &ALL,
-                TokenKind::Workspace => &[Submit, Read, Stop, ReadWorkers, EnrollWorker, Tokens],
-                TokenKind::WorkspaceRestricted => &[Submit, Read],
+                TokenKind::Workspace => {
+                    &[Submit, Read, Stop, Reach, Invoke, ReadWorkers, EnrollWorker, Tokens]
+                }
+                TokenKind::WorkspaceRestricted => &[Submit, Read, Invoke],
                 _ => &[],
             };
             assert_eq!(allowed, expected, "{kind:?} in its own workspace");

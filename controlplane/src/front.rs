@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use levers9_transport::accept::Gauges;
 use levers9_transport::cert::CertResolver;
+use levers9_wire::ContainerId;
 use levers9_wire::token::{Secret, TokenKind};
 use tokio::time::Instant;
 
@@ -168,6 +169,10 @@ impl Front for FrontDesk {
             let _infallible = write!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n");
         }
         text
+    }
+
+    async fn is_token_of(&self, token: Secret, container: ContainerId) -> bool {
+        self.token(&token).await.is_ok_and(|row| row.is_some_and(|row| row.container == Some(container)))
     }
 
     async fn is_admin(&self, token: Secret) -> bool {

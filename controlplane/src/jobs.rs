@@ -2,14 +2,16 @@
 //! of the CLI use it now; the SDK's doors open onto the same functions.
 
 use levers9_wire::id::StubId;
+use levers9_wire::token::Secret;
 use levers9_wire::{RequestId, TaskId, WorkspaceId, v1, valid};
 use prost::Message as _;
 
+use crate::ingress::route;
 use crate::runs;
 use crate::scheduler::{candidates, core, fence_of, waiting_of};
 use crate::seal::Sealed;
 use crate::state::{Shared, now_ms};
-use crate::store::{Fence, NewStub, NewTask, StoreError, Submitted, TaskNow, TaskStatus};
+use crate::store::{Exposed, Fence, NewStub, NewTask, StoreError, Submitted, TaskNow, TaskStatus};
 
 /// Why a job is not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +51,15 @@ pub async fn submit(
         return Err(SubmitError::Impossible(reason));
     }
     let note = core::why_waiting(&workers, &asked);
-    let answer = v1::SubmitAnswer { task: id.to_wire(), note, urls: Vec::new() };
+    let exposed = exposed(&job);
+    let urls = exposed.as_ref().map(|e| state.options.serving.urls(&e.slug, &e.ports)).unwrap_or_default();
+    let note = match &exposed {
+        Some(_) if urls.is_empty() => {
+            join(&note, "its ports have no URL: the operator has set no containerUrl")
+        }
+        _ => note,
+    };
+    let answer = v1::SubmitAnswer { task: id.to_wire(), note, urls };
     let config = config_of(&job);
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &config);
     let mut config_hash = [0u8; 32];
@@ -78,6 +88,7 @@ pub async fn submit(
         max_retries: job.max_retries,
         detached: job.detached,
         pool: job.pool,
+        exposed,
         created_ms: now,
     };
     let sealed = state.keyring.seal(&answer_aad(request), &answer.encode_to_vec())?;
@@ -93,6 +104,17 @@ pub async fn submit(
             Ok(v1::SubmitAnswer::decode(plain.as_slice()).unwrap_or(answer))
         }
     }
+}
+
+/// What HTTP requests may reach of a job, under a slug nobody guesses.
+fn exposed(job: &valid::Submit) -> Option<Exposed> {
+    let ports: Vec<u16> = job.ports.iter().map(|port| port.get()).collect();
+    let slug = || route::slug(&job.name, &mut rand::rng());
+    (!ports.is_empty()).then(|| Exposed { slug: slug(), ports, public: job.public })
+}
+
+fn join(one: &str, other: &str) -> String {
+    if one.is_empty() { other.to_owned() } else { format!("{one}; {other}") }
 }
 
 /// What makes two submissions the same stub: everything but the environment,
@@ -120,7 +142,13 @@ pub fn answer_aad(request: RequestId) -> Vec<u8> {
 
 /// What a worker is told to run.
 #[must_use]
-pub fn spec(state: &Shared, now: &TaskNow, fence: Fence, env: Option<&Sealed>) -> v1::ContainerSpec {
+pub fn spec(
+    state: &Shared,
+    now: &TaskNow,
+    fence: Fence,
+    env: Option<&Sealed>,
+    token: &Secret,
+) -> v1::ContainerSpec {
     let opened = env.and_then(|sealed| state.keyring.open(&env_aad(fence.task), sealed).ok());
     let env =
         opened.and_then(|plain| v1::ContainerSpec::decode(plain.as_slice()).ok()).unwrap_or_default().env;
@@ -136,7 +164,7 @@ pub fn spec(state: &Shared, now: &TaskNow, fence: Fence, env: Option<&Sealed>) -
         attempt: fence.number.0,
         timeout_ms: now.task.timeout_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
         name: now.task.name.clone(),
-        token: String::new(),
+        token: token.expose().to_owned(),
     }
 }
 

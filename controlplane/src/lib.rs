@@ -1,8 +1,9 @@
 //! The levers9 controlplane: who may do what, which task runs where, and what
 //! came of it. [`server`] starts and stops it; [`gate`] lets peers in;
 //! [`calls`] answers people, [`workers`] and [`runs`] drive what runs,
-//! [`scheduler`] places, [`logs`] keeps what is said, [`ports`] serves gRPC and
-//! HTTP. Everything it must not forget is in [`store`]; what must not be read
+//! [`scheduler`] places, [`logs`] keeps what is said, [`reach`] and [`ingress`]
+//! lead into containers, [`ports`] serves gRPC and HTTP. Everything it must not
+//! forget is in [`store`]; what must not be read
 //! back by others is sealed by [`seal`] before it gets there.
 
 pub mod auth;
@@ -10,12 +11,15 @@ pub mod calls;
 pub mod config;
 pub mod front;
 pub mod gate;
+pub mod ingress;
 pub mod janitor;
 pub mod jobs;
 pub mod limiter;
 pub mod logs;
 pub mod outcome;
+pub mod places;
 pub mod ports;
+pub mod reach;
 pub mod runs;
 pub mod scheduler;
 pub mod seal;

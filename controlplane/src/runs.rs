@@ -13,6 +13,7 @@ use levers9_wire::{ContainerId, Generation};
 use tokio::sync::mpsc;
 
 use crate::outcome::{self, Known};
+use crate::places::About;
 use crate::state::{Shared, now_ms};
 use crate::store::{Applied, AttemptState, Fence, Finish, StoreError, TaskNow, TaskStatus};
 
@@ -74,6 +75,8 @@ pub struct Drive {
     pub since_event: u64,
     /// What to run; `None` to attach to what runs.
     pub spec: Option<v1::ContainerSpec>,
+    /// What is known of the container.
+    pub about: About,
 }
 
 /// Drives one container until it has ended or the session is gone. A stream
@@ -81,6 +84,7 @@ pub struct Drive {
 pub async fn drive(state: Shared, session: SessionHandle, mut drive: Drive) {
     let key = (drive.fence.container, drive.fence.generation);
     let mut stops = state.runs.register(key);
+    let entered = state.places.enter(drive.fence, drive.about.clone(), session.clone());
     while let Err(error) = run(&state, &session, &mut drive, &mut stops).await {
         tracing::debug!(%error, container = %key.0, "the drive of a container ended early");
         if matches!(error, StreamError::Frame(_)) {
@@ -97,6 +101,7 @@ pub async fn drive(state: Shared, session: SessionHandle, mut drive: Drive) {
     }
     drop(stops);
     state.runs.forget(key);
+    state.places.leave(key.0, entered);
 }
 
 /// Whether an attempt is still to be driven.

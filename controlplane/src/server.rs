@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use levers9_transport::accept::{Acceptor, Limits};
@@ -23,6 +23,7 @@ use crate::calls;
 use crate::config::{Certificate, Config, Sealing};
 use crate::front::FrontDesk;
 use crate::gate::Door;
+use crate::ingress::{Ingress, Serving};
 use crate::janitor::{self, Certificates};
 use crate::logs::{Logs, objects::Objects};
 use crate::ports::{Ports, PortsError};
@@ -150,6 +151,7 @@ pub struct Controlplane {
     addresses: Addresses,
     acceptor: Acceptor<Door>,
     ports: Ports,
+    ingress: Arc<Ingress>,
     rooms: TaskTracker,
     transport: TransportThread,
 }
@@ -178,12 +180,16 @@ impl Controlplane {
             options: Options {
                 address: bound.dial.clone(),
                 bootstrap_secret: config.bootstrap_secret.clone(),
+                serving: serving(config, bound.http),
                 log_bytes_max: config.logs.max_bytes,
                 log_age_max: config.logs.max_age,
             },
             sessions: Sessions::default(),
             logs: Logs::new(Objects::new(config.data.join("logs"))),
             runs: crate::runs::Runs::default(),
+            places: crate::places::Places::default(),
+            benches: crate::reach::Benches::default(),
+            doors: OnceLock::new(),
             failures: crate::limiter::FailureLimiter::default(),
             trouble: crate::state::Trouble::default(),
             data: config.data.clone(),
@@ -200,8 +206,18 @@ impl Controlplane {
         rooms.spawn(janitor::run(Arc::clone(&state), certificates));
         let desk = Arc::new(FrontDesk::new(Arc::clone(&state), acceptor.gauges(), Arc::clone(&resolver)));
         let (http, grpc) = (tokio_listener(sockets.http)?, tokio_listener(sockets.grpc)?);
-        let ports = Ports::start(http, grpc, Some(resolver), config.insecure_listen, desk)?;
-        Ok(Self { state, addresses: bound, acceptor, ports, rooms, transport })
+        let ingress = Arc::new(Ingress::new(Arc::clone(&state)));
+        let ports = Ports::start(
+            http,
+            grpc,
+            Some(resolver),
+            config.insecure_listen,
+            desk,
+            Some(Arc::clone(&ingress)),
+        )?;
+        // There is one set of ports, and it is set once.
+        let _first = state.doors.set(ports.doors());
+        Ok(Self { state, addresses: bound, acceptor, ports, ingress, rooms, transport })
     }
 
     /// Where it is.
@@ -276,6 +292,7 @@ impl Controlplane {
         if self.ports.shutdown(TELL).await > 0 {
             late.push("connections of the HTTP and gRPC ports");
         }
+        self.ingress.close();
         self.rooms.close();
         self.state.tasks.close();
         if tokio::time::timeout(DRAIN, self.rooms.wait()).await.is_err() {
@@ -288,6 +305,16 @@ impl Controlplane {
         let transport = self.transport;
         let _panicked = tokio::task::spawn_blocking(move || drop(transport)).await;
         late
+    }
+}
+
+/// Where containers are served: under a suffix that is set, or by path where
+/// nobody else can come in.
+fn serving(config: &Config, http: SocketAddr) -> Serving {
+    match &config.container_url {
+        Some(suffix) => Serving::Hosts(suffix.clone()),
+        None if http.ip().to_canonical().is_loopback() => Serving::Paths(http),
+        None => Serving::Nowhere,
     }
 }
 

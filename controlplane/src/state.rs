@@ -3,7 +3,7 @@
 //! no decision of its own.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use levers9_transport::Address;
@@ -12,8 +12,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::ingress::Serving;
 use crate::limiter::FailureLimiter;
 use crate::logs::Logs;
+use crate::places::Places;
+use crate::ports::Doors;
+use crate::reach::Benches;
 use crate::runs::Runs;
 use crate::seal::Keyring;
 use crate::sessions::Sessions;
@@ -31,6 +35,8 @@ pub struct Options {
     pub address: Address,
     /// Hands out the first token while there is no workspace.
     pub bootstrap_secret: Option<levers9_wire::token::Secret>,
+    /// Where HTTP requests to containers come in.
+    pub serving: Serving,
     /// The most all logs may take, in bytes.
     pub log_bytes_max: u64,
     /// How long logs are kept.
@@ -84,6 +90,12 @@ pub struct State {
     pub logs: Logs,
     /// The containers that are being driven.
     pub runs: Runs,
+    /// Where containers can be reached.
+    pub places: Places,
+    /// Streams that are being measured.
+    pub benches: Benches,
+    /// What containers find behind their doors, once the ports are served.
+    pub(crate) doors: OnceLock<Arc<Doors>>,
     /// Slows down who guesses.
     pub failures: FailureLimiter,
     /// What cannot be stored.

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use levers9_transport::accept::{Ending, Session, SessionHandle};
 use levers9_transport::link::Opened;
-use levers9_wire::v1::{ResetCode, WorkerFacts, stream_open};
-use levers9_wire::valid::Running;
+use levers9_transport::stream::Stream;
+use levers9_transport::tunnel::{Duplex, Raw};
+use levers9_wire::v1::{self, ResetCode, WorkerFacts, stream_open};
+use levers9_wire::valid::{self, Running};
 use levers9_wire::{InstanceId, TokenId, WorkerId};
 use tokio::time::{Instant, sleep};
 
@@ -106,10 +108,37 @@ fn take(state: &Shared, arrival: &Arrival, session: &SessionHandle, opened: Open
             let serve = ingest::serve(state.clone(), arrival.worker, session.clone(), open, opened.stream);
             state.tasks.spawn(serve);
         }
+        stream_open::Kind::Door(open) => {
+            state.tasks.spawn(door(state.clone(), session.clone(), open, opened.stream));
+        }
         _ => {
             let mut stream = opened.stream;
             stream.abort(ResetCode::Unsupported);
         }
+    }
+}
+
+/// Lets something in a container speak to the controlplane, when it is one of
+/// this worker's own.
+async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut stream: Stream) {
+    let door = match valid::Door::try_from(open) {
+        Ok(door) => door,
+        Err(error) => {
+            tracing::warn!(%error, "a worker opened a door that makes no sense");
+            return stream.abort(ResetCode::Protocol);
+        }
+    };
+    let number = session.carrier().number();
+    let place = state.places.container(door.container);
+    let own = place.is_some_and(|place| {
+        place.generation() == door.generation && place.session.carrier().number() == number
+    });
+    let (true, Some(doors)) = (own, state.doors.get()) else { return stream.abort(ResetCode::Refused) };
+    match Raw::of(stream).await {
+        Ok(raw) => {
+            doors.serve(door.container, door.service, Duplex::new(raw), session.carrier().peer());
+        }
+        Err(error) => tracing::debug!(%error, "a door broke at once"),
     }
 }
 
@@ -175,7 +204,8 @@ async fn attach(state: &Shared, session: &SessionHandle, now: &TaskNow) -> Resul
         state.logs.begin(fence, attempt.base_line, attempt.log_next, now.task.lines_reserved);
     }
     state.logs.status_changed(fence.task);
-    let drive = Drive { fence, since_event: now.container.as_ref().map_or(0, |c| c.last_event), spec: None };
+    let since_event = now.container.as_ref().map_or(0, |c| c.last_event);
+    let drive = Drive { fence, since_event, spec: None, about: now.into() };
     state.tasks.spawn(runs::drive(state.clone(), session.clone(), drive));
     Ok(())
 }

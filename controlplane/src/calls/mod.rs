@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs::answer_aad;
 use crate::logs::follow::{self, Callers};
+use crate::reach;
 use crate::state::{Shared, now_ms};
 use crate::store::{Answer, StoreError};
 
@@ -29,6 +30,10 @@ pub use manage::ENROLMENT_MS;
 
 /// Calls and follows of one session that are served at once.
 const AT_ONCE: usize = 64;
+/// Tunnels, execs and benches of one session that are served at once.
+const REACHING_AT_ONCE: usize = 1024;
+/// Streams that somebody who reaches into containers may have open.
+const REACHING_STREAMS: u32 = 1024 + 64;
 /// How long a session without a token may stay.
 const NOBODY_STAYS: Duration = Duration::from_secs(30);
 
@@ -64,22 +69,45 @@ type Answered = Result<call_answer::Answer, Refused>;
 
 /// Serves a person's session until it ends.
 pub async fn serve(state: &Shared, callers: &Arc<Callers>, who: Identity, mut session: Session) {
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let (slots, reaching) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(REACHING_AT_ONCE)));
     while let Some(Opened { kind, mut stream }) = session.next().await {
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+        use stream_open::Kind::{Bench, Call, Exec, Follow, Tunnel};
+        let reaches = matches!(kind, Tunnel(_) | Exec(_) | Bench(_));
+        if reaches {
+            session.handle().carrier().permit_streams(REACHING_STREAMS);
+        }
+        let Ok(slot) = Arc::clone(if reaches { &reaching } else { &slots }).try_acquire_owned() else {
             stream.abort(ResetCode::Busy);
             continue;
         };
         let (state, who) = (state.clone(), who.clone());
         match kind {
-            stream_open::Kind::Call(open) => {
+            Call(open) => {
                 // A call that changes something is finished even when its caller goes.
                 state.clone().tasks.spawn(async move {
                     answer(&state, &who, open, stream).await;
                     drop(slot);
                 });
             }
-            stream_open::Kind::Follow(open) => {
+            Tunnel(open) => {
+                state.clone().tasks.spawn(async move {
+                    reach::tunnel(state, who, open, stream).await;
+                    drop(slot);
+                });
+            }
+            Exec(open) => {
+                state.clone().tasks.spawn(async move {
+                    reach::exec(state, who, open, stream).await;
+                    drop(slot);
+                });
+            }
+            Bench(open) => {
+                state.clone().tasks.spawn(async move {
+                    state.benches.serve(&state, &who, open, stream).await;
+                    drop(slot);
+                });
+            }
+            Follow(open) => {
                 let callers = Arc::clone(callers);
                 state.clone().tasks.spawn(async move {
                     follow::serve(state, callers, who, open, stream).await;

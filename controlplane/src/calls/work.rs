@@ -38,7 +38,9 @@ pub(super) async fn task_list(state: &Shared, who: &Identity, asked: v1::TaskLis
         TaskId::from_wire(&asked.before).map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
     let limit = if asked.limit == 0 { DEFAULT_LIMIT } else { asked.limit.min(MAX_LIMIT) };
     let tasks = state.store.tasks(TaskFilter { scope: who.scope(), statuses, before, limit }).await?;
-    Ok(call_answer::Answer::TaskList(v1::TaskListAnswer { tasks: tasks.iter().map(to_task).collect() }))
+    Ok(call_answer::Answer::TaskList(v1::TaskListAnswer {
+        tasks: tasks.iter().map(|now| to_task(state, now)).collect(),
+    }))
 }
 
 fn status(word: &str) -> Result<TaskStatus, Refused> {
@@ -63,7 +65,7 @@ async fn find(state: &Shared, who: &Identity, id: &[u8]) -> Result<TaskNow, Refu
 pub(super) async fn task_show(state: &Shared, who: &Identity, asked: v1::TaskShowRequest) -> Answered {
     let now = find(state, who, &asked.task).await?;
     let attempts = state.store.attempts(now.task.id).await?.iter().map(to_attempt).collect();
-    Ok(call_answer::Answer::TaskShow(v1::TaskShowAnswer { task: Some(to_task(&now)), attempts }))
+    Ok(call_answer::Answer::TaskShow(v1::TaskShowAnswer { task: Some(to_task(state, &now)), attempts }))
 }
 
 pub(super) async fn task_stop(state: &Shared, who: &Identity, asked: v1::TaskStopRequest) -> Answered {
@@ -114,8 +116,9 @@ fn unsigned(ms: i64) -> u64 {
     u64::try_from(ms).unwrap_or(0)
 }
 
-fn to_task(now: &TaskNow) -> v1::Task {
+fn to_task(state: &Shared, now: &TaskNow) -> v1::Task {
     let task = &now.task;
+    let exposed = task.exposed.as_ref();
     v1::Task {
         id: task.id.to_wire(),
         name: task.name.clone(),
@@ -134,7 +137,9 @@ fn to_task(now: &TaskNow) -> v1::Task {
         detached: task.detached,
         timeout_ms: task.timeout_ms.map_or(0, unsigned),
         max_retries: task.max_retries,
-        ..v1::Task::default()
+        ports: exposed.map(|e| e.ports.iter().map(|port| u32::from(*port)).collect()).unwrap_or_default(),
+        public: exposed.is_some_and(|e| e.public),
+        urls: exposed.map(|e| state.options.serving.urls(&e.slug, &e.ports)).unwrap_or_default(),
     }
 }
 

@@ -7,6 +7,7 @@ const SECTIONS: [(&str, &[&str]); 6] = [
         "",
         &[
             "certificate",
+            "containerUrl",
             "controlplane",
             "data",
             "database",

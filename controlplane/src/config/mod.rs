@@ -27,6 +27,8 @@ use std::time::Duration;
 use levers9_transport::{Address, Settings, Trust};
 use levers9_wire::token::Secret;
 
+use crate::ingress::route::Suffix;
+
 use crate::store::DEFAULT_POOL_SIZE;
 use report::Report;
 pub use report::{ConfigError, Problems};
@@ -59,6 +61,8 @@ pub struct Values {
     pub http: SocketAddr,
     /// Serve `grpc` and `http` in plain text on other addresses than loopback.
     pub insecure_listen: bool,
+    /// Under which names HTTP requests reach containers.
+    pub container_url: Option<Suffix>,
     /// What clients are told to dial; see [`Config::address`].
     pub public_address: Option<HostPort>,
     /// The names in the certificate; the first is what clients are told to
@@ -159,6 +163,7 @@ impl Values {
             grpc: loopback(1993),
             http: loopback(1994),
             insecure_listen: false,
+            container_url: None,
             public_address: None,
             names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
             certificate: Certificate::Own(data.join("tls")),

@@ -17,6 +17,7 @@ use levers9_wire::token::Secret;
 use super::report::Report;
 use super::section::Section;
 use super::{BOOTSTRAP_SECRET, Certificate, DEFAULT_DATA, HostPort, Sealing, SealingKey, Values, keys, yaml};
+use crate::ingress::route::Suffix;
 
 /// Everything the text and the environment say.
 pub(super) fn values(bytes: &[u8], env: &dyn Fn(&str) -> Option<String>, report: &mut Report) -> Values {
@@ -54,6 +55,7 @@ fn read_root(values: &mut Values, root: &mut Section, report: &mut Report) {
     set(&mut values.http, root.value("http", report, socket));
     set(&mut values.insecure_listen, root.value("insecureListen", report, yes_or_no));
     set(&mut values.names, root.list("names", report, as_is));
+    values.container_url = root.value("containerUrl", report, suffix);
     values.public_address = root.value("publicAddress", report, host_port);
 }
 
@@ -136,6 +138,10 @@ fn congestion(text: &str) -> Result<Congestion, String> {
         "bbr" => Ok(Congestion::Bbr),
         _ => Err(format!("{} is none of auto, cubic, bbr", quoted(text))),
     }
+}
+
+fn suffix(text: &str) -> Result<Suffix, String> {
+    text.parse().map_err(|bad| format!("{} does not serve: {bad}", quoted(text)))
 }
 
 fn host_port(text: &str) -> Result<HostPort, String> {

@@ -102,7 +102,7 @@ fn the_other_spelling_counts_once() {
 const BAD: &[(&str, &str)] = &[
     (
         "data: /d\n\nhtttp: 127.0.0.1:1\n",
-        "config.yaml:3: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, controlplane, \
+        "config.yaml:3: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, containerUrl, controlplane, \
          data, database, databasePool, encryptionKey, grpc, http, insecureListen, logs, names, \
          previousEncryptionKeys, publicAddress, quic, transport",
     ),
@@ -118,7 +118,7 @@ const BAD: &[(&str, &str)] = &[
     (
         "- a\n",
         "config.yaml:1: the file: expected keys with values, not a single value or a list; known keys: \
-      certificate, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, \
+      certificate, containerUrl, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, \
       logs, names, previousEncryptionKeys, publicAddress, quic, transport",
     ),
     (
@@ -147,6 +147,11 @@ const BAD: &[(&str, &str)] = &[
     ),
     ("names: []", "config.yaml:1: names: at least one name is needed; clients dial the first"),
     ("names: [localhost, a b]", "config.yaml:1: names: \"a b\" is neither a DNS name nor an IP address"),
+    (
+        "containerUrl: https://apps.example.org",
+        "config.yaml:1: containerUrl: \"https://apps.example.org\" does not serve: it is not of the form \
+         https://*.apps.example.org, with a port or without",
+    ),
     (
         "publicAddress: https://x",
         "config.yaml:1: publicAddress: \"https://x\" is not a host with a port; write levers9.example.org:443",
@@ -238,7 +243,7 @@ fn each_mistake_has_its_message() {
         .map(|(text, said, _)| format!("{text:?}\n  {said}"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(BAD.len(), 40);
+    assert_eq!(BAD.len(), 41);
 }
 
 #[test]

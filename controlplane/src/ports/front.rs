@@ -6,8 +6,8 @@
 use std::future::Future;
 use std::net::SocketAddr;
 
-use levers9_wire::WorkspaceId;
 use levers9_wire::token::Secret;
+use levers9_wire::{ContainerId, WorkspaceId};
 
 /// The controlplane as its ports see it.
 ///
@@ -22,6 +22,9 @@ pub trait Front: Send + Sync + 'static {
 
     /// All metrics in Prometheus' text format.
     fn metrics(&self) -> impl Future<Output = String> + Send;
+
+    /// Whether this is the token that a container shows at its doors.
+    fn is_token_of(&self, token: Secret, container: ContainerId) -> impl Future<Output = bool> + Send;
 
     /// Whether this is an admin's token.
     fn is_admin(&self, token: Secret) -> impl Future<Output = bool> + Send;

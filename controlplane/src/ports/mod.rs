@@ -8,6 +8,7 @@
 
 mod access;
 mod credentials;
+mod doors;
 pub mod front;
 mod grpc;
 mod http;
@@ -24,6 +25,8 @@ use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+use crate::ingress::Ingress;
+pub(crate) use doors::Doors;
 pub use front::{Asked, AuthorizeError, Authorized, Front, Health};
 use serve::Port;
 
@@ -47,6 +50,7 @@ pub enum PortsError {
 pub struct Ports {
     http: Port,
     grpc: Port,
+    doors: Arc<Doors>,
 }
 
 impl std::fmt::Debug for Ports {
@@ -58,7 +62,8 @@ impl std::fmt::Debug for Ports {
 impl Ports {
     /// Serves both ports. One that listens on loopback speaks plain text, and
     /// so do others when `insecure` is set; otherwise they show the certificate
-    /// that `tls` has in force at each handshake. Call it inside a runtime.
+    /// that `tls` has in force at each handshake. What is for a container goes
+    /// to `ingress`. Call it inside a runtime.
     ///
     /// # Errors
     /// When TLS is needed and cannot be had.
@@ -68,19 +73,29 @@ impl Ports {
         tls: Option<Arc<CertResolver>>,
         insecure: bool,
         front: Arc<F>,
+        ingress: Option<Arc<Ingress>>,
     ) -> Result<Self, PortsError> {
         let http_tls = tls_for(&http, tls.as_ref(), insecure)?;
         let grpc_tls = tls_for(&grpc, tls.as_ref(), insecure)?;
+        let (rest, calls) = (http::router(Arc::clone(&front)), grpc::router(Arc::clone(&front)));
+        let doors = Arc::new(Doors::new(&front, rest.clone(), calls.clone()));
         Ok(Self {
-            http: Port::open("http", http, http_tls, http::router(Arc::clone(&front))),
-            grpc: Port::open("grpc", grpc, grpc_tls, grpc::router(front)),
+            http: Port::open("http", http, http_tls, rest, ingress),
+            grpc: Port::open("grpc", grpc, grpc_tls, calls, None),
+            doors,
         })
+    }
+
+    /// What containers find behind their doors.
+    pub(crate) fn doors(&self) -> Arc<Doors> {
+        Arc::clone(&self.doors)
     }
 
     /// Takes no more connections, lets requests finish for `patience`, then
     /// cuts off the rest. Answers how many connections were late.
     pub async fn shutdown(self, patience: Duration) -> usize {
         let deadline = Instant::now() + patience;
+        self.doors.close();
         let (http, grpc) = tokio::join!(self.http.close(deadline), self.grpc.close(deadline));
         http + grpc
     }

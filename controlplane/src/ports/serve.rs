@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::timed::{Begun, Timed};
+use crate::ingress::{Ingress, MAX_HEADER_BYTES, MAX_HEADER_LINES};
 
 /// Where a request came from, among its extensions.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +44,23 @@ pub(super) struct Port {
 }
 
 struct Shared {
-    what: &'static str,
-    router: Router,
+    serving: Serving,
     tls: Option<TlsAcceptor>,
-    http: auto::Builder<Owned>,
     connections: Arc<Semaphore>,
-    /// No more connections; those there finish what they have begun.
-    stop: CancellationToken,
     owned: Owned,
+}
+
+/// How HTTP is spoken on a connection, and with whom.
+#[derive(Clone)]
+pub(super) struct Serving {
+    /// Names the port in logs.
+    pub(super) what: &'static str,
+    pub(super) http: auto::Builder<Owned>,
+    /// No more connections; those there finish what they have begun.
+    pub(super) stop: CancellationToken,
+    pub(super) router: Router,
+    /// Takes what is for a container.
+    pub(super) ingress: Option<Arc<Ingress>>,
 }
 
 impl Port {
@@ -60,15 +70,14 @@ impl Port {
         listener: TcpListener,
         tls: Option<Arc<ServerConfig>>,
         router: Router,
+        ingress: Option<Arc<Ingress>>,
     ) -> Self {
-        let owned = Owned { tasks: TaskTracker::new(), kill: CancellationToken::new() };
+        let owned = Owned::default();
+        let (http, stop) = (http(owned.clone()), CancellationToken::new());
         let shared = Arc::new(Shared {
-            what,
-            router,
+            serving: Serving { what, http, stop, router, ingress },
             tls: tls.map(TlsAcceptor::from),
-            http: http(owned.clone()),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            stop: CancellationToken::new(),
             owned,
         });
         shared.owned.spawn(take_connections(Arc::clone(&shared), listener));
@@ -78,7 +87,7 @@ impl Port {
     /// Takes no more connections, lets requests finish until `deadline`, then
     /// cuts off what is left. Answers how many connections that were.
     pub(super) async fn close(self, deadline: Instant) -> usize {
-        let Shared { what, connections, stop, owned, .. } = &*self.shared;
+        let Shared { serving: Serving { what, stop, .. }, connections, owned, .. } = &*self.shared;
         stop.cancel();
         owned.tasks.close();
         if tokio::time::timeout_at(deadline, owned.tasks.wait()).await.is_ok() {
@@ -100,14 +109,19 @@ impl Drop for Port {
 }
 
 /// Runs tasks that end with the port.
-#[derive(Clone, Debug)]
-struct Owned {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owned {
     tasks: TaskTracker,
     kill: CancellationToken,
 }
 
 impl Owned {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Ends them all.
+    pub(super) fn kill(&self) {
+        self.kill.cancel();
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(self.kill.clone().run_until_cancelled_owned(task));
     }
 }
@@ -118,16 +132,18 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Owned {
     }
 }
 
-fn http(owned: Owned) -> auto::Builder<Owned> {
+/// The limits that hold wherever HTTP is spoken.
+pub(super) fn http(owned: Owned) -> auto::Builder<Owned> {
     let mut http = auto::Builder::new(owned);
     http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
-        .max_buf_size(MAX_HEADERS as usize)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .max_headers(MAX_HEADER_LINES)
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS)
+        .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     http
@@ -136,11 +152,11 @@ fn http(owned: Owned) -> auto::Builder<Owned> {
 async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
     let mut pause = FIRST_PAUSE;
     let mut warnings = Seldom::default();
-    let stop = shared.stop.clone();
+    let stop = shared.serving.stop.clone();
     loop {
         if shared.connections.available_permits() == 0 && warnings.may() {
             tracing::warn!(
-                port = shared.what,
+                port = shared.serving.what,
                 limit = MAX_CONNECTIONS,
                 "no more connections are taken until one ends"
             );
@@ -161,7 +177,7 @@ async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
             Some(Err(error)) if is_of_one_connection(&error) => continue,
             Some(Err(error)) => {
                 if warnings.may() {
-                    tracing::warn!(port = shared.what, %error, "connections cannot be taken; trying on");
+                    tracing::warn!(port = shared.serving.what, %error, "connections cannot be taken; trying on");
                 }
                 let longer = (pause * 2).min(LONGEST_PAUSE);
                 std::mem::replace(&mut pause, longer)
@@ -191,41 +207,58 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _permit: OwnedSemaphorePermit) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(port = shared.what, %peer, %error, "the connection was gone at once");
+        tracing::debug!(port = shared.serving.what, %peer, %error, "the connection was gone at once");
         return;
     }
-    let Some(tls) = &shared.tls else { return speak(&shared, stream, peer).await };
+    let Some(tls) = &shared.tls else { return shared.serving.speak(stream, peer).await };
     let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream));
-    match shared.stop.run_until_cancelled(handshake).await {
-        Some(Ok(Ok(stream))) => speak(&shared, stream, peer).await,
+    match shared.serving.stop.run_until_cancelled(handshake).await {
+        Some(Ok(Ok(stream))) => shared.serving.speak(stream, peer).await,
         Some(Ok(Err(error))) => {
-            tracing::debug!(port = shared.what, %peer, %error, "the TLS handshake failed")
+            tracing::debug!(port = shared.serving.what, %peer, %error, "the TLS handshake failed")
         }
-        Some(Err(_)) => tracing::debug!(port = shared.what, %peer, "the TLS handshake took too long"),
+        Some(Err(_)) => tracing::debug!(port = shared.serving.what, %peer, "the TLS handshake took too long"),
         None => {}
     }
 }
 
-async fn speak<Io: AsyncRead + AsyncWrite + Unpin + 'static>(shared: &Shared, io: Io, peer: SocketAddr) {
-    let begun = Begun::default();
-    let io = TokioIo::new(Timed::new(io, begun.clone()));
-    let router = TowerToHyperService::new(shared.router.clone());
-    let service = service_fn(move |mut request: http::Request<Incoming>| {
-        begun.set();
-        request.extensions_mut().insert(Peer(peer));
-        let answer = router.call(request);
-        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
-    });
-    let mut connection = std::pin::pin!(shared.http.serve_connection(io, service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shared.stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+impl Serving {
+    /// Speaks HTTP/1.1 or HTTP/2 until the connection ends.
+    pub(super) async fn speak<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        io: Io,
+        peer: SocketAddr,
+    ) {
+        let begun = Begun::default();
+        let io = TokioIo::new(Timed::new(io, begun.clone()));
+        let router = TowerToHyperService::new(self.router.clone());
+        let ingress = self.ingress.clone();
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            begun.set();
+            let (router, ingress) = (router.clone(), ingress.clone());
+            async move {
+                let mut request = match &ingress {
+                    None => request,
+                    Some(ingress) => match ingress.answer(request, peer).await {
+                        Ok(answer) => return Ok::<_, Infallible>(answer),
+                        Err(request) => *request,
+                    },
+                };
+                request.extensions_mut().insert(Peer(peer));
+                Ok(router.call(request).await.unwrap_or_else(|never| match never {}))
+            }
+        });
+        let mut connection = std::pin::pin!(self.http.serve_connection_with_upgrades(io, service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(port = self.what, %peer, %error, "the connection ended early");
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(port = shared.what, %peer, %error, "the connection ended early");
     }
 }
 
@@ -255,7 +288,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// longer than the 60 s for which balancers keep a connection to use again.
 const IDLE: Duration = Duration::from_secs(75);
 const MAX_STREAMS: u32 = 1000;
-const MAX_HEADERS: u32 = 64 * 1024;
 /// HTTP/2 pings of ours; a peer may send its own as often as it likes.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);

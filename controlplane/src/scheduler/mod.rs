@@ -6,15 +6,17 @@ pub mod core;
 
 use std::time::Duration;
 
-use levers9_wire::{ContainerId, Generation, WorkerId};
+use levers9_wire::token::{Secret, TokenKind};
+use levers9_wire::{ContainerId, Generation, WorkerId, WorkspaceId};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use self::core::{Amounts, Candidate, Waiting, need_of};
+use crate::auth::mint;
 use crate::logs::ingest;
 use crate::runs::{self, Drive};
 use crate::sessions::WorkerNow;
 use crate::state::{CALLER_GRACE, Shared, WORKER_LOST, now_ms};
-use crate::store::{AttemptState, Fence, Lease, Placement, StoreError, TaskNow};
+use crate::store::{AttemptState, Fence, Lease, Placement, StoreError, TaskNow, Token};
 
 const LEASE: &str = "scheduler";
 const LEASE_TTL_MS: i64 = 15_000;
@@ -115,6 +117,7 @@ impl Scheduler {
         let number = levers9_wire::AttemptNumber(now.task.attempts + 1);
         let fence = Fence { task: now.task.id, number, container, generation };
         let env = state.store.task_env(now.task.id).await?;
+        let (secret, token) = container_token(workspace, container);
         let placement = Placement {
             task: now.task.id,
             number,
@@ -123,6 +126,7 @@ impl Scheduler {
             worker,
             base_line,
             lines_reserved: base_line + LINE_BLOCK,
+            token: Some(token),
             lease,
             now_ms: now_ms(),
         };
@@ -132,8 +136,8 @@ impl Scheduler {
         // A disk that takes nothing must not hold up every other task.
         let _late = timeout(SEAL_PATIENCE, ingest::seal_left(state, fence.task)).await;
         state.logs.begin(fence, base_line, 0, base_line + LINE_BLOCK);
-        let spec = crate::jobs::spec(state, now, fence, env.as_ref());
-        let drive = Drive { fence, since_event: 0, spec: Some(spec) };
+        let spec = crate::jobs::spec(state, now, fence, env.as_ref(), &secret);
+        let drive = Drive { fence, since_event: 0, spec: Some(spec), about: now.into() };
         state.tasks.spawn(runs::drive(state.clone(), session, drive));
         Ok(())
     }
@@ -250,4 +254,9 @@ pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
 #[must_use]
 pub fn free_on(candidates: &[Candidate], worker: WorkerId) -> Amounts {
     candidates.iter().find(|c| c.id == worker).map(|c| c.free).unwrap_or_default()
+}
+/// What a container shows at its doors. It ends with the container.
+fn container_token(workspace: WorkspaceId, container: ContainerId) -> (Secret, Token) {
+    let (secret, row) = mint(TokenKind::WorkspaceRestricted, Some(workspace), now_ms(), &mut rand::rng());
+    (secret, Token { container: Some(container), ..row })
 }

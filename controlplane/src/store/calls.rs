@@ -86,11 +86,20 @@ fn insert_task(task: NewTask, stub: StubId) -> Result<Query, StoreError> {
     let resources = task.resources;
     let command = serde_json::to_vec(&task.command)
         .map_err(|_| StoreError::Invalid("the command cannot be written as JSON"))?;
+    let (slug, ports, public) = match task.exposed {
+        Some(exposed) => {
+            let ports = serde_json::to_string(&exposed.ports)
+                .map_err(|_| StoreError::Invalid("the ports cannot be written as JSON"))?;
+            (Some(exposed.slug), Some(ports), exposed.public)
+        }
+        None => (None, None, false),
+    };
     Ok(sqlx::query(
         "INSERT INTO tasks (id, workspace, stub, name, status, created_ms, reason, attempts, max_retries, \
          timeout_ms, detached, pool, lines_reserved, cpu_millis, memory_bytes, gpu_type, gpu_count, cpu_given, \
-         memory_given, command, env) \
-         VALUES ($1, $2, $3, $4, $5, $6, '', 0, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, $17, $18)",
+         memory_given, command, env, slug, ports, public) \
+         VALUES ($1, $2, $3, $4, $5, $6, '', 0, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, $17, $18, $19, \
+         $20, $21)",
     )
     .bind(task.id.to_wire())
     .bind(task.workspace.to_wire())
@@ -109,7 +118,10 @@ fn insert_task(task: NewTask, stub: StubId) -> Result<Query, StoreError> {
     .bind(i64::from(resources.cpu_given))
     .bind(i64::from(resources.memory_given))
     .bind(command)
-    .bind(task.env.0))
+    .bind(task.env.0)
+    .bind(slug)
+    .bind(ports)
+    .bind(i64::from(public)))
 }
 
 impl Store {

@@ -9,7 +9,7 @@ use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId};
 
 use super::sql::{Sql, number};
 use super::task_types::{Attempt, AttemptState, ContainerState, Task, TaskNow, TaskStatus};
-use super::{Store, StoreError, tasks};
+use super::{Store, StoreError, tasks, tokens};
 
 /// Which attempt a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ fn judge(now: Option<TaskNow>, fence: &Fence, event: Option<u64>) -> Result<(Tas
     Ok((task, attempt))
 }
 
-/// Ends an attempt and its container.
+/// Ends an attempt and its container, and what ends with that.
 pub(super) async fn end_attempt(
     sql: &mut Sql<'_>,
     attempt: &Attempt,
@@ -115,7 +115,8 @@ pub(super) async fn end_attempt(
             .bind(number(attempt.generation.0)?)
             .bind(ContainerState::Ended.word())
             .bind(now_ms);
-    sql.execute(ended).await.map(drop)
+    sql.execute(ended).await?;
+    sql.execute(tokens::delete_of(attempt.container)).await.map(drop)
 }
 
 /// Moves an attempt that has not ended, and its container with it.

@@ -20,12 +20,20 @@ struct Step {
     postgres: &'static str,
 }
 
-const STEPS: &[Step] = &[Step {
-    version: 1,
-    purpose: "start",
-    sqlite: include_str!("../../migrations/sqlite/0001_start.sql"),
-    postgres: include_str!("../../migrations/postgres/0001_start.sql"),
-}];
+const STEPS: &[Step] = &[
+    Step {
+        version: 1,
+        purpose: "start",
+        sqlite: include_str!("../../migrations/sqlite/0001_start.sql"),
+        postgres: include_str!("../../migrations/postgres/0001_start.sql"),
+    },
+    Step {
+        version: 2,
+        purpose: "reach",
+        sqlite: include_str!("../../migrations/sqlite/0002_reach.sql"),
+        postgres: include_str!("../../migrations/postgres/0002_reach.sql"),
+    },
+];
 
 /// Applies what is missing, each step in a transaction.
 pub(super) async fn run(connection: &mut AnyConnection, dialect: Dialect) -> Result<(), StoreError> {

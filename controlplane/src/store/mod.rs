@@ -47,8 +47,8 @@ pub use logs::{Segment, SegmentAdded, SegmentId, SegmentTotals};
 pub use open::{DEFAULT_POOL_SIZE, Dialect};
 pub use placement::Placement;
 pub use task_types::{
-    Attempt, AttemptState, Container, ContainerState, NewStub, NewTask, Submitted, Task, TaskFilter, TaskNow,
-    TaskStatus,
+    Attempt, AttemptState, Container, ContainerState, Exposed, NewStub, NewTask, Submitted, Task, TaskFilter,
+    TaskNow, TaskStatus,
 };
 pub use tokens::{EnrolmentClaim, Token, TokenHash};
 pub use workers::{Worker, WorkerState};

@@ -6,7 +6,7 @@ use super::events::end_attempt;
 use super::row::Row;
 use super::sql::{Query, Sql, number, query};
 use super::task_types::{AttemptState, ContainerState, Task, TaskNow};
-use super::{Lease, Store, StoreError, tasks};
+use super::{Lease, Store, StoreError, Token, tasks, tokens};
 
 /// Where a task's next attempt is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Placement {
     pub base_line: u64,
     /// Line numbers below this are given out from now on.
     pub lines_reserved: u64,
+    /// What the container shows at its doors; takes the place of an earlier one.
+    pub token: Option<Token>,
     /// What entitles the caller to place.
     pub lease: Lease,
     /// Now.
@@ -110,6 +112,10 @@ impl Store {
                 }
                 sql.execute(insert_container(now.task, &placement)?).await?;
                 sql.execute(insert_attempt(&placement)?).await?;
+                sql.execute(tokens::delete_of(placement.container)).await?;
+                if let Some(token) = &placement.token {
+                    sql.execute(tokens::insert(token)).await?;
+                }
                 let counted =
                     sqlx::query("UPDATE tasks SET attempts = $2, lines_reserved = $3 WHERE id = $1")
                         .bind(placement.task.to_wire())

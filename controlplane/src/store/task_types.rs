@@ -166,8 +166,21 @@ pub struct NewTask {
     pub detached: bool,
     /// Only this pool.
     pub pool: Option<String>,
+    /// What HTTP requests may reach of it.
+    pub exposed: Option<Exposed>,
     /// When it was submitted.
     pub created_ms: i64,
+}
+
+/// What HTTP requests may reach of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exposed {
+    /// Names it everywhere; no other task has ever had it.
+    pub slug: String,
+    /// TCP ports of its container; never empty.
+    pub ports: Vec<u16>,
+    /// Requests need no token.
+    pub public: bool,
 }
 
 /// What became of a submission.
@@ -218,6 +231,8 @@ pub struct Task {
     pub cancel_reason: Option<String>,
     /// Line numbers below this are given out.
     pub lines_reserved: u64,
+    /// What HTTP requests may reach of it.
+    pub exposed: Option<Exposed>,
     /// What it needs.
     pub resources: Resources,
     /// The command and its arguments.

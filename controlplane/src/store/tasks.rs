@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 use super::row::Row;
 use super::sql::{Query, Sql, page, query, words};
 use super::task_types::{
-    Attempt, AttemptState, Container, ContainerState, Task, TaskFilter, TaskNow, TaskStatus,
+    Attempt, AttemptState, Container, ContainerState, Exposed, Task, TaskFilter, TaskNow, TaskStatus,
 };
 use super::{Scope, Store, StoreError};
 use crate::seal::Sealed;
@@ -18,7 +18,7 @@ use crate::seal::Sealed;
 const TASK: &str = "t.id, t.workspace, t.stub, t.name, t.status, t.created_ms, t.started_ms, t.ended_ms, \
     t.exit_code, t.reason, t.attempts, t.max_retries, t.timeout_ms, t.detached, t.pool, t.callers_gone_ms, \
     t.cancel_reason, t.lines_reserved, t.cpu_millis, t.memory_bytes, t.gpu_type, t.gpu_count, t.cpu_given, \
-    t.memory_given, t.command";
+    t.memory_given, t.command, t.slug, t.ports, t.public";
 
 const ATTEMPT: &str = "a.task AS a_task, a.number AS a_number, a.container AS a_container, \
     a.generation AS a_generation, a.worker AS a_worker, a.state AS a_state, a.base_line AS a_base_line, \
@@ -65,8 +65,15 @@ impl Task {
                 memory_given: row.flag("memory_given")?,
             },
             command: command.map_err(|error| row.corrupt("command", error))?,
+            exposed: read_exposed(&row)?,
         })
     }
+}
+
+fn read_exposed(row: &Row<'_>) -> Result<Option<Exposed>, StoreError> {
+    let Some(slug) = row.opt_text("slug")? else { return Ok(None) };
+    let ports = serde_json::from_str(&row.text("ports")?).map_err(|error| row.corrupt("ports", error))?;
+    Ok(Some(Exposed { slug, ports, public: row.flag("public")? }))
 }
 
 impl Attempt {
@@ -148,6 +155,14 @@ impl Store {
     /// When the database fails.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskNow>, StoreError> {
         Ok(self.tasks_now(now_where("t.id = $1").bind(id.to_wire())).await?.pop())
+    }
+
+    /// The task with a slug, whether or not it has ended.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn task_by_slug(&self, slug: String) -> Result<Option<TaskNow>, StoreError> {
+        Ok(self.tasks_now(now_where("t.slug = $1").bind(slug)).await?.pop())
     }
 
     /// The environment of a task, sealed; empty once the task has ended.

@@ -144,6 +144,11 @@ pub(super) fn insert(token: &Token) -> Query {
     .bind(i64::from(token.confirmed))
 }
 
+/// The statement that removes the tokens that end with a container.
+pub(super) fn delete_of(container: ContainerId) -> Query {
+    sqlx::query("DELETE FROM tokens WHERE container = $1").bind(container.to_wire())
+}
+
 impl Store {
     /// Adds a token.
     ///
@@ -162,13 +167,17 @@ impl Store {
         self.fetch_one(found).await?.as_ref().map(Token::read).transpose()
     }
 
-    /// Tokens, newest first: those that are good now, or `all` there ever were.
+    /// Tokens, newest first: those that are good now and were made for
+    /// somebody, or `all` there are. A running container has one of its own.
     ///
     /// # Errors
     /// When the database fails.
     pub async fn tokens(&self, scope: Scope, all: bool, now_ms: i64) -> Result<Vec<Token>, StoreError> {
-        let good =
-            if all { "" } else { " AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)" };
+        let good = if all {
+            ""
+        } else {
+            " AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2) AND container IS NULL"
+        };
         let statement = format!(
             "SELECT {COLUMNS} FROM tokens WHERE ($1 IS NULL OR workspace = $1){good} ORDER BY id DESC"
         );

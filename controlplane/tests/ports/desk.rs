@@ -8,8 +8,8 @@ use std::time::Duration;
 use levers9_controlplane::ports::Ports;
 use levers9_controlplane::ports::front::{Asked, AuthorizeError, Authorized, Front, Health};
 use levers9_transport::cert::CertResolver;
-use levers9_wire::WorkspaceId;
 use levers9_wire::token::Secret;
+use levers9_wire::{ContainerId, WorkspaceId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -54,6 +54,10 @@ impl Front for Desk {
         "levers9_sessions 3\n".to_owned()
     }
 
+    async fn is_token_of(&self, _: Secret, _: ContainerId) -> bool {
+        false
+    }
+
     async fn is_admin(&self, token: Secret) -> bool {
         token.expose() == "admin"
     }
@@ -80,7 +84,7 @@ pub(crate) async fn serve_on(address: &str, tls: Option<Arc<CertResolver>>, inse
         |listener: &TcpListener| SocketAddr::from(([127, 0, 0, 1], listener.local_addr().unwrap().port()));
     let (http_at, grpc_at) = (at(&http), at(&grpc));
     let desk = Arc::new(Desk::default());
-    let ports = Ports::start(http, grpc, tls, insecure, Arc::clone(&desk)).unwrap();
+    let ports = Ports::start(http, grpc, tls, insecure, Arc::clone(&desk), None).unwrap();
     Served { http: http_at, grpc: grpc_at, desk, ports }
 }
 

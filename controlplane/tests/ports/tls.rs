@@ -98,7 +98,7 @@ async fn plain_text_leaves_the_machine_only_when_asked_to() {
     let (http, grpc) =
         (TcpListener::bind("0.0.0.0:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
     let at = http.local_addr().unwrap();
-    let error = Ports::start(http, grpc, None, false, Arc::new(Desk::default())).unwrap_err();
+    let error = Ports::start(http, grpc, None, false, Arc::new(Desk::default()), None).unwrap_err();
     assert!(matches!(&error, PortsError::NoCertificate(address) if *address == at));
     assert_eq!(
         error.to_string(),

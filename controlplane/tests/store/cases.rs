@@ -2,11 +2,12 @@
 
 use levers9_controlplane::seal::Sealed;
 use levers9_controlplane::store::{
-    Answer, EnrolmentClaim, Scope, StoreError, Submitted, TaskFilter, TaskStatus, Worker, WorkerState,
+    Answer, AttemptState, EnrolmentClaim, Exposed, Finish, NewTask, Placement, Scope, StoreError, Submitted,
+    TaskFilter, TaskStatus, Then, Token, Worker, WorkerState,
 };
 use levers9_wire::token::TokenKind;
 use levers9_wire::v1::WorkerFacts;
-use levers9_wire::{InstanceId, RequestId, TaskId, TokenId, WorkerId, WorkspaceId};
+use levers9_wire::{Generation, InstanceId, RequestId, TaskId, TokenId, WorkerId, WorkspaceId};
 
 use crate::fixtures::*;
 
@@ -326,4 +327,55 @@ pub(crate) async fn tasks_left_by_their_callers_are_found(place: Place) {
     assert_eq!(store.tasks_without_callers(T0 + 9).await.unwrap(), []);
     assert_eq!(store.tasks_without_callers(T0 + 10).await.unwrap(), [left]);
     assert!(!store.set_callers_gone(TaskId::generate(), None).await.unwrap());
+}
+
+pub(crate) async fn what_is_exposed_is_found_by_its_slug(place: Place) {
+    let store = place.open().await;
+    let workspace = a_workspace(&store).await;
+    let exposed = Exposed { slug: "web-abcdefgh".to_owned(), ports: vec![8000, 65535], public: true };
+    let id = submitted(&store, NewTask { exposed: Some(exposed.clone()), ..task(workspace, T0) }).await;
+    let hidden = submitted(&store, task(workspace, T0)).await;
+    let found = store.task_by_slug(exposed.slug.clone()).await.unwrap().unwrap();
+    assert_eq!((found.task.id, found.task.exposed), (id, Some(exposed.clone())));
+    assert_eq!(store.task(hidden).await.unwrap().unwrap().task.exposed, None);
+    assert_eq!(store.task_by_slug("web-other".to_owned()).await.unwrap(), None);
+    let twin = NewTask { exposed: Some(exposed), ..task(workspace, T0) };
+    let refused = store.submit(stub(), twin, RequestId::generate(), Sealed(vec![9])).await;
+    assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
+}
+
+pub(crate) async fn a_containers_token_lives_as_long_as_the_container(place: Place) {
+    let store = place.open().await;
+    let (task, lease) = (a_task(&store).await, a_lease(&store).await);
+    let workspace = store.task(task).await.unwrap().unwrap().task.workspace;
+    let first = placement(task, 1, &lease);
+    let of = |container| Token {
+        container: Some(container),
+        ..token(TokenKind::WorkspaceRestricted, Some(workspace))
+    };
+    let (old, new) = (of(first.container), of(first.container));
+    assert!(store.place(Placement { token: Some(old.clone()), ..first.clone() }).await.unwrap());
+    assert_eq!(store.token_by_hash(old.hash).await.unwrap(), Some(old.clone()));
+    assert!(store.tokens(Scope::All, false, T0).await.unwrap().is_empty(), "nobody made it");
+    // Its worker is away; the next incarnation takes the place of the first.
+    store.unreachable(fence(&first), None, T0 + 20).await.unwrap();
+    let second = Placement {
+        container: first.container,
+        generation: Generation(2),
+        token: Some(new.clone()),
+        ..placement(task, 2, &lease)
+    };
+    assert!(store.place(second.clone()).await.unwrap());
+    assert_eq!(store.token_by_hash(old.hash).await.unwrap(), None);
+    assert!(store.token_by_hash(new.hash).await.unwrap().is_some());
+    let end = Finish {
+        state: AttemptState::Complete,
+        reason: String::new(),
+        then: Then::End { status: TaskStatus::Complete, exit_code: Some(0), reason: String::new() },
+        log_total: Some(0),
+        event: Some(1),
+        now_ms: T0 + 30,
+    };
+    store.finish(fence(&second), end).await.unwrap();
+    assert_eq!(store.token_by_hash(new.hash).await.unwrap(), None);
 }

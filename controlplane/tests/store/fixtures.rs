@@ -89,6 +89,7 @@ pub(crate) fn task(workspace: WorkspaceId, created_ms: i64) -> NewTask {
         max_retries: 3,
         detached: false,
         pool: None,
+        exposed: None,
         created_ms,
     }
 }
@@ -122,6 +123,7 @@ pub(crate) fn placement(task: TaskId, number: u32, lease: &Lease) -> Placement {
         worker: WorkerId::generate(),
         base_line,
         lines_reserved: base_line + 1000,
+        token: None,
         lease: lease.clone(),
         now_ms: T0 + 10,
     }

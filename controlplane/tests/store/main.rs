@@ -36,6 +36,8 @@ suite! {
     cases::the_first_workspace_is_created_once,
     cases::workspace_names_are_unique_and_kept_as_they_are,
     cases::tokens_are_found_listed_and_revoked_within_their_scope,
+    cases::what_is_exposed_is_found_by_its_slug,
+    cases::a_containers_token_lives_as_long_as_the_container,
     cases::an_enrolment_token_is_used_once,
     cases::a_worker_keeps_its_scope_and_binds_once,
     cases::a_repeated_submission_changes_nothing,
@@ -64,6 +66,7 @@ suite! {
     pressure::many_callers_share_a_small_pool,
     pressure::a_closed_store_says_so,
     opening::migrating_again_changes_nothing,
+    opening::an_older_database_is_brought_up_to_date,
     opening::a_database_of_a_newer_build_is_refused,
 }
 

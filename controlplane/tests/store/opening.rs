@@ -20,10 +20,26 @@ pub(crate) async fn migrating_again_changes_nothing(place: Place) {
     }
 }
 
+/// A database as the build before left it: what was in it is still there.
+pub(crate) async fn an_older_database_is_brought_up_to_date(place: Place) {
+    let store = place.open().await;
+    let task = a_task(&store).await;
+    store.close().await;
+    drop(store);
+    let mut raw = AnyConnection::connect(&opened_by_driver(&place)).await.unwrap();
+    let older = "DROP INDEX tokens_by_container; DROP INDEX tasks_by_slug; ALTER TABLE tasks DROP COLUMN slug; \
+        ALTER TABLE tasks DROP COLUMN ports; ALTER TABLE tasks DROP COLUMN public; \
+        DELETE FROM _sqlx_migrations WHERE version = 2";
+    sqlx::raw_sql(older).execute(&mut raw).await.unwrap();
+    raw.close().await.unwrap();
+    let store = place.open().await;
+    assert_eq!(store.task(task).await.unwrap().unwrap().task.exposed, None);
+}
+
 pub(crate) async fn a_database_of_a_newer_build_is_refused(place: Place) {
     place.open().await.close().await;
     let mut raw = AnyConnection::connect(&opened_by_driver(&place)).await.unwrap();
-    let newer = "UPDATE _sqlx_migrations SET version = 999";
+    let newer = "UPDATE _sqlx_migrations SET version = 999 WHERE version = 1";
     sqlx::raw_sql(newer).execute(&mut raw).await.unwrap();
     raw.close().await.unwrap();
     let refused = Store::open(&place.url, DEFAULT_POOL_SIZE).await.unwrap_err();
