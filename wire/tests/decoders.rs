@@ -42,6 +42,10 @@ proptest! {
         drain::<v1::RunEvent>(&bytes, cut, limits::FRAME);
         drain::<v1::RunOrder>(&bytes, cut, limits::FRAME);
         drain::<v1::LogBatch>(&bytes, cut, limits::FRAME);
+        drain::<v1::TunnelAnswer>(&bytes, cut, limits::FRAME);
+        drain::<v1::ExecInput>(&bytes, cut, limits::FRAME);
+        drain::<v1::ExecOutput>(&bytes, cut, limits::FRAME);
+        drain::<v1::BenchAnswer>(&bytes, cut, limits::FRAME);
         drain::<v1::LogAck>(&bytes, cut, limits::FRAME);
         drain::<v1::CallAnswer>(&bytes, cut, limits::FRAME);
         drain::<v1::FollowEvent>(&bytes, cut, limits::FRAME);

@@ -5,7 +5,7 @@
 
 #![cfg(test)]
 
-use levers9_wire::v1::{self, control_frame, run_event, stream_open};
+use levers9_wire::v1::{self, control_frame, exec_input, exec_output, run_event, stream_open};
 use levers9_wire::{frame, limits};
 use prost::Message;
 
@@ -178,5 +178,71 @@ fn runs_and_logs() {
          18 02     # 3 stream: stderr
          22 02 ff 0a  # 4 data, any bytes
          20 01     # 4 end",
+    );
+}
+
+#[test]
+fn streams_into_containers() {
+    let open = |kind| v1::StreamOpen { kind: Some(kind) };
+    let container: Vec<u8> = (0..16).collect();
+    let tunnel = v1::TunnelOpen { container: container.clone(), generation: 3, port: 8000 };
+    check(
+        "tunnel",
+        &open(stream_open::Kind::Tunnel(tunnel)),
+        "19        # the frame has 25 bytes
+         3a 17     # field 7, tunnel: 23 bytes
+         0a 10 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  # 1 container: 16 bytes
+         10 03     # 2 generation
+         18 c0 3e  # 3 port: 8000",
+    );
+    check("a connection that is made", &v1::TunnelAnswer { failure: None }, "00  # nothing");
+    let exec = v1::ExecOpen {
+        container: container.clone(),
+        generation: 0,
+        command: vec!["ls".into()],
+        env: vec![v1::EnvVar { name: "A".into(), value: vec![0xff] }],
+        workdir: "w".into(),
+        stdin: true,
+        terminal: Some(v1::TerminalSize { rows: 40, columns: 120 }),
+    };
+    check(
+        "exec",
+        &open(stream_open::Kind::Exec(exec)),
+        "2b        # the frame has 43 bytes
+         42 29     # field 8, exec: 41 bytes
+         0a 10 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  # 1 container: 16 bytes
+         1a 02 6c 73           # 3 command: \"ls\"
+         22 06 0a 01 41 12 01 ff  # 4 env: name \"A\", one byte
+         2a 01 77              # 5 workdir: \"w\"
+         30 01                 # 6 stdin
+         3a 04 08 28 10 78     # 7 terminal: 40 rows, 120 columns",
+    );
+    let door = v1::DoorOpen { container, generation: 1, service: v1::DoorService::Http.into() };
+    check(
+        "door",
+        &open(stream_open::Kind::Door(door)),
+        "18        # the frame has 24 bytes
+         32 16     # field 6, door: 22 bytes
+         0a 10 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  # 1 container: 16 bytes
+         10 01     # 2 generation
+         18 02     # 3 service: HTTP",
+    );
+}
+
+#[test]
+fn exec_frames() {
+    let input = |kind| v1::ExecInput { kind: Some(kind) };
+    check("stdin", &input(exec_input::Kind::Stdin("hi".into())), "04 0a 02 68 69  # 1 stdin: \"hi\"");
+    check("its end", &input(exec_input::Kind::StdinEnd(v1::StdinEnd {})), "02 12 00  # 2 stdin_end: nothing");
+    check("a signal", &input(exec_input::Kind::Signal(15)), "02 20 0f  # 4 signal: 15");
+    let ended =
+        v1::ExecEnded { outcome: v1::Outcome::Exited.into(), exit_code: 7, signal: 0, reason: String::new() };
+    check(
+        "the end",
+        &v1::ExecOutput { kind: Some(exec_output::Kind::Ended(ended)) },
+        "06        # the frame has 6 bytes
+         22 04     # 4 ended: 4 bytes
+         08 01     # 1 outcome: exited
+         10 07     # 2 exit code",
     );
 }

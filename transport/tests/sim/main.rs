@@ -9,4 +9,5 @@ mod links;
 mod outages;
 mod storm;
 mod streams;
+mod tunnels;
 mod world;

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session};
+use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::address::{Address, Pin, Trust};
 use levers9_transport::dial::{Dialer, Resolve};
 use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
 use levers9_transport::quic::{Endpoint, Identity, Settings};
 use levers9_transport::sim::{self, Network};
 use levers9_transport::stream::Stream;
+use levers9_transport::tunnel::{Raw, relay};
 use levers9_wire::v1::{self, RefuseCode, stream_open};
 use levers9_wire::{InstanceId, SessionId, valid};
 use rand::SeedableRng;
@@ -42,7 +43,7 @@ pub(crate) struct World {
 }
 
 /// Lets in everybody but who says "refused", and serves:
-/// `Log` echoes raw bytes, `Follow` sends `since_line` bytes, a `Call` gets one answer.
+/// `Log` echoes raw bytes, `Tunnel` is led back to its opener, `Follow` sends `since_line` bytes, a `Call` gets one answer.
 #[derive(Default)]
 pub(crate) struct Open {
     /// When each peer was let in.
@@ -75,15 +76,25 @@ impl Gate for Open {
         }
         while let Some(opened) = session.next().await {
             let gate = Arc::clone(&self);
+            let handle = session.handle().clone();
             tokio::spawn(async move {
                 gate.serving.fetch_add(1, Ordering::Relaxed);
-                serve_stream(opened).await;
+                match opened.kind {
+                    stream_open::Kind::Tunnel(open) => lead_back(&handle, open, opened.stream).await,
+                    _ => serve_stream(opened).await,
+                }
                 gate.serving.fetch_sub(1, Ordering::Relaxed);
             });
         }
         let ending = session.handle().ended().await;
         self.endings.lock().unwrap().push(ending);
     }
+}
+
+/// Moves a tunnel on to a stream that is opened to the same peer.
+async fn lead_back(handle: &SessionHandle, open: v1::TunnelOpen, stream: Stream) {
+    let onward = handle.open(stream_open::Kind::Tunnel(open)).await.unwrap();
+    let _cut = relay(Raw::of(stream).await.unwrap(), Raw::of(onward).await.unwrap()).await;
 }
 
 async fn serve_stream(opened: Opened) {

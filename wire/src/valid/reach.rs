@@ -167,3 +167,63 @@ impl TryFrom<v1::BenchOpen> for Bench {
         Ok(Self { container: container.map(|id| (id, some_generation(open.generation))), kind, duration })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container() -> Vec<u8> {
+        ContainerId::generate().to_wire()
+    }
+
+    #[test]
+    fn a_port_is_one_to_65535() {
+        for bad in [0, 65_536, u32::MAX] {
+            let open = v1::TunnelOpen { container: container(), generation: 1, port: bad };
+            let refused = Tunnel::try_from(open).unwrap_err();
+            assert_eq!(refused.to_string(), format!("port is \"{bad}\", which is not allowed: 1 to 65535"));
+        }
+        let open = v1::TunnelOpen { container: container(), generation: 0, port: 65_535 };
+        let tunnel = Tunnel::try_from(open).unwrap();
+        assert_eq!((tunnel.port.get(), tunnel.generation), (65_535, None));
+        assert!(Tunnel::try_from(v1::TunnelOpen { container: vec![1], generation: 1, port: 1 }).is_err());
+    }
+
+    #[test]
+    fn a_terminal_has_a_size_whatever_is_given() {
+        let size = |rows, columns| Size::from(v1::TerminalSize { rows, columns });
+        assert_eq!(size(0, 0), Size { rows: 24, columns: 80 });
+        assert_eq!(size(40, 120), Size { rows: 40, columns: 120 });
+        assert_eq!(size(u32::MAX, 1), Size { rows: u16::MAX, columns: 1 });
+    }
+
+    #[test]
+    fn a_command_is_checked_like_a_jobs_and_may_be_missing() {
+        let open = |command: &[&str], workdir: &str| v1::ExecOpen {
+            container: container(),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            workdir: workdir.to_owned(),
+            ..v1::ExecOpen::default()
+        };
+        assert!(Exec::try_from(open(&[], "")).unwrap().command.is_empty(), "a shell");
+        assert_eq!(Exec::try_from(open(&["ls"], "a/b")).unwrap().workdir.as_deref(), Some("a/b"));
+        for (bad, workdir) in [(&["", "x"][..], ""), (&["a\0b"], ""), (&["ls"], "a\0b")] {
+            assert!(Exec::try_from(open(bad, workdir)).is_err(), "{bad:?} in {workdir:?}");
+        }
+        assert!(Exec::try_from(open(&["x"; limits::COMMAND_WORDS + 1], "")).is_err());
+        assert!(Exec::try_from(open(&["ls"], &"x".repeat(limits::TEXT + 1))).is_err());
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let door = |service| Door::try_from(v1::DoorOpen { container: container(), generation: 1, service });
+        assert!(door(0).is_err() && door(3).is_err());
+        assert_eq!(door(1).unwrap().service, v1::DoorService::Grpc);
+        let bench = |container, kind, duration_ms| {
+            Bench::try_from(v1::BenchOpen { container, generation: 0, kind, duration_ms })
+        };
+        assert!(bench(vec![], 0, 1).is_err() && bench(vec![], 4, 1).is_err());
+        assert!(bench(vec![], 2, 60_001).is_err() && bench(vec![1], 2, 1).is_err());
+        assert_eq!(bench(vec![], 2, 60_000).unwrap().container, None);
+    }
+}
