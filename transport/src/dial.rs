@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::address::Address;
 use crate::quic::{Carrier, ConnectFailed, Endpoint, Lost, Probe, probe};
-use crate::trust::{TrustProblem, Verifier};
+use crate::trust::{Shown, TrustProblem, Verifier};
 
 /// Head start of each address over the next.
 const STAGGER: Duration = Duration::from_millis(250);
@@ -188,7 +188,11 @@ impl Dialer {
         }
     }
 
-    async fn addresses(&self) -> Result<Vec<SocketAddr>, DialError> {
+    /// Every address of the controlplane's name.
+    ///
+    /// # Errors
+    /// When it has none, or the resolver does not say.
+    pub async fn addresses(&self) -> Result<Vec<SocketAddr>, DialError> {
         let (host, port) = (self.address.host.as_str(), self.address.port);
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, port)]);
@@ -238,9 +242,34 @@ impl Dialer {
         None
     }
 
+    /// One handshake with one address, and what the server showed in it, when
+    /// it came to that.
+    pub async fn examine(
+        &self,
+        endpoint: &Endpoint,
+        address: SocketAddr,
+    ) -> (Option<Shown>, Result<Carrier, DialError>) {
+        match Verifier::new(&self.address.trust) {
+            Err(problem) => (None, Err(DialError::Trust(problem))),
+            Ok(verifier) => {
+                let connected = self.connect_with(endpoint, address, &verifier).await;
+                (verifier.shown(), connected)
+            }
+        }
+    }
+
     async fn connect(&self, endpoint: &Endpoint, address: SocketAddr) -> Result<Carrier, DialError> {
         let verifier = Verifier::new(&self.address.trust).map_err(DialError::Trust)?;
-        let connected = endpoint.connect(address, &self.address.host, Arc::clone(&verifier)).await;
+        self.connect_with(endpoint, address, &verifier).await
+    }
+
+    async fn connect_with(
+        &self,
+        endpoint: &Endpoint,
+        address: SocketAddr,
+        verifier: &Arc<Verifier>,
+    ) -> Result<Carrier, DialError> {
+        let connected = endpoint.connect(address, &self.address.host, Arc::clone(verifier)).await;
         let lost = match connected {
             Ok(carrier) => return Ok(carrier),
             Err(ConnectFailed::Setup(problem)) => return Err(DialError::Socket(problem)),

@@ -73,12 +73,39 @@ pub fn pin_of(certificate: &CertificateDer<'_>) -> Result<Pin, String> {
     Ok(Pin(pin))
 }
 
-/// Checks one server's certificate and remembers what was wrong with it.
+/// What a server's certificate says, believed or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Who signed it.
+    pub issuer: String,
+    /// The names it is for.
+    pub names: String,
+    /// When it ends, in Unix seconds.
+    pub expires_unix_s: i64,
+    /// The pin of the CA at the end of its chain, when it sent one.
+    pub pin: Option<Pin>,
+}
+
+impl Shown {
+    fn of(leaf: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> Self {
+        let parsed = X509Certificate::from_der(leaf);
+        Self {
+            issuer: issuer_of(leaf),
+            names: names_of(leaf),
+            expires_unix_s: parsed.map(|(_, c)| c.validity().not_after.timestamp()).unwrap_or_default(),
+            pin: chain.last().and_then(|ca| pin_of(ca).ok()),
+        }
+    }
+}
+
+/// Checks one server's certificate and remembers what it said and what was
+/// wrong with it.
 pub struct Verifier {
     trust: Trust,
     provider: Arc<CryptoProvider>,
     system: Option<rustls_platform_verifier::Verifier>,
     problem: Mutex<Option<TrustProblem>>,
+    shown: Mutex<Option<Shown>>,
 }
 
 impl fmt::Debug for Verifier {
@@ -101,13 +128,25 @@ impl Verifier {
             ),
             Trust::Pins(_) => None,
         };
-        Ok(Arc::new(Self { trust: trust.clone(), provider, system, problem: Mutex::new(None) }))
+        Ok(Arc::new(Self {
+            trust: trust.clone(),
+            provider,
+            system,
+            problem: Mutex::default(),
+            shown: Mutex::default(),
+        }))
     }
 
     /// What was wrong, once a handshake has failed over it.
     #[must_use]
     pub fn problem(&self) -> Option<TrustProblem> {
         self.problem.lock().ok().and_then(|problem| problem.clone())
+    }
+
+    /// What the server showed, once it has.
+    #[must_use]
+    pub fn shown(&self) -> Option<Shown> {
+        self.shown.lock().ok().and_then(|shown| shown.clone())
     }
 
     fn pinned<'a>(
@@ -157,6 +196,9 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Ok(mut shown) = self.shown.lock() {
+            *shown = Some(Shown::of(leaf, chain));
+        }
         self.check(leaf, chain, name, ocsp, now).map(|()| ServerCertVerified::assertion()).map_err(
             |problem| {
                 let error = rustls::Error::General(problem.to_string());

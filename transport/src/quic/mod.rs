@@ -27,7 +27,7 @@ pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
 #[cfg(feature = "sim")]
 pub use quinn::AsyncUdpSocket;
 pub use settings::{BadSettings, Congestion, Settings};
-pub use socket::{Counters, Probe, bind, bind_any, probe};
+pub use socket::{Counters, Probe, bind, bind_any, probe, speaks_quic};
 pub use tls::provider as crypto_provider;
 
 /// Priorities of streams: a higher one is sent first. Streams that somebody

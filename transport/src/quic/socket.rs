@@ -164,6 +164,48 @@ pub enum Probe {
     Silent,
 }
 
+/// Whether something speaks QUIC at an address, and how long its answer took:
+/// a packet of a version nobody has is answered with those that are spoken,
+/// whatever the peer thinks of certificates and tokens.
+///
+/// # Errors
+/// With what is known of an address that does not answer.
+pub async fn speaks_quic(address: SocketAddr) -> Result<std::time::Duration, Probe> {
+    let any: SocketAddr =
+        if address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = tokio::net::UdpSocket::bind(any).await.map_err(|_| Probe::Unreachable)?;
+    socket.connect(address).await.map_err(|_| Probe::Unreachable)?;
+    let packet = unknown_version();
+    for _ in 0..4 {
+        let began = tokio::time::Instant::now();
+        let ask = async {
+            socket.send(&packet).await?;
+            socket.recv(&mut [0u8; 1500]).await
+        };
+        match tokio::time::timeout(std::time::Duration::from_millis(750), ask).await {
+            Ok(Ok(_)) => return Ok(began.elapsed()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Err(Probe::NothingListening);
+            }
+            Ok(Err(_)) => return Err(Probe::Unreachable),
+            Err(_) => {}
+        }
+    }
+    Err(Probe::Silent)
+}
+
+/// A long header of a reserved version, as large as a first packet has to be.
+fn unknown_version() -> [u8; 1200] {
+    let mut packet = [0u8; 1200];
+    packet[0] = 0xc0;
+    packet[1..5].copy_from_slice(&[0x1a, 0x2a, 0x3a, 0x4a]);
+    // Connection ids of eight bytes each.
+    (packet[5], packet[14]) = (8, 8);
+    packet[6..14].copy_from_slice(b"levers9?");
+    packet[15..23].copy_from_slice(b"levers9?");
+    packet
+}
+
 /// Asks an address with one empty-handed datagram. Only for telling failures
 /// apart after a handshake got no answer.
 pub async fn probe(address: SocketAddr) -> Probe {
