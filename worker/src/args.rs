@@ -14,7 +14,7 @@ use crate::session::Settings;
 /// Where a worker keeps its containers when nothing else is said.
 const DATA: &str = "/var/lib/levers9/worker";
 
-/// Runs containers for a levers9 controlplane. It dials out and listens on nothing.
+/// Runs containers for a levers9 controlplane. It dials out, and nobody can dial in.
 #[derive(Debug, Parser)]
 #[command(name = "levers9-worker", version)]
 pub struct Args {

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::life::Why;
 use crate::runtime::{Recovered, Runtime, folder_name};
 use crate::spool::{self, Spool};
 use handle::Entry;
-pub use handle::Handle;
+pub use handle::{Handle, NotRunning};
 pub use left::LeftLog;
 
 /// How long after the kill of its last process a container may take to end.
@@ -132,6 +133,9 @@ pub enum Refused {
         /// Why.
         source: io::Error,
     },
+    /// There is no place where it could find the controlplane.
+    #[error("cannot listen for the container on the loopback address: {0}")]
+    Door(io::Error),
 }
 
 impl Refused {
@@ -140,7 +144,7 @@ impl Refused {
     pub fn ended(&self) -> v1::RunEnded {
         let outcome = match self {
             Self::Unknown(..) => v1::Outcome::UnknownContainer,
-            Self::Folder { .. } => v1::Outcome::WorkerFailed,
+            Self::Folder { .. } | Self::Door(_) => v1::Outcome::WorkerFailed,
             _ => v1::Outcome::Refused,
         };
         v1::RunEnded { outcome: outcome.into(), reason: self.to_string(), ..v1::RunEnded::default() }
@@ -304,12 +308,13 @@ impl Containers {
     }
 
     fn make_entry(&self, key: Key, spec: &Spec) -> Result<(Arc<Entry>, spool::Writer), Refused> {
+        let door = if spec.token.is_empty() { None } else { Some(door().map_err(Refused::Door)?) };
         let folder = self.0.root.join(folder_name(key.0, key.1));
         let made = make_private(&folder)
             .and_then(|()| std::fs::create_dir_all(folder.join(environment::WORK)))
             .and_then(|()| Spool::create(&folder.join(left::LOG), self.0.config.log));
         match made {
-            Ok((spool, writer)) => Ok((Arc::new(Entry::new(key, spec, folder, spool)), writer)),
+            Ok((spool, writer)) => Ok((Arc::new(Entry::new(key, spec, folder, spool, door)), writer)),
             Err(source) => Err(Refused::Folder { folder, source }),
         }
     }
@@ -423,6 +428,13 @@ impl Shared {
         drop(state);
         self.count.send_replace(count);
     }
+}
+
+/// A place that only this machine can reach.
+fn door() -> io::Result<(u16, TcpListener)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok((listener.local_addr()?.port(), listener))
 }
 
 fn make_private(folder: &Path) -> io::Result<()> {

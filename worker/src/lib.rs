@@ -4,7 +4,8 @@
 //! [`containers::Containers`] owns every container: it starts them through a
 //! [`runtime::Runtime`], journals their life as wire events and keeps their
 //! output in a [`spool::Spool`] until it is acknowledged. [`session::Worker`] is
-//! the session around it; nothing here listens on the network.
+//! the session around it. Nothing here listens on the network; a container with
+//! a token finds the controlplane behind one port of the loopback address.
 //!
 //! Every binary that embeds this crate calls [`run_if_supervisor`] first in
 //! `main`: the `process` runtime re-executes the binary it runs in.

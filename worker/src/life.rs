@@ -288,7 +288,8 @@ fn stop_words(reason: StopReason, text: &str) -> String {
     if text.is_empty() { words.to_owned() } else { format!("{words}: {text}") }
 }
 
-fn signal_words(signal: i32) -> String {
+/// Words for the signal that ended a command.
+pub(crate) fn signal_words(signal: i32) -> String {
     match nix::sys::signal::Signal::try_from(signal) {
         Ok(known) => format!("killed by signal {signal} ({known})"),
         Err(_) => format!("killed by signal {signal}"),

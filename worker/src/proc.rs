@@ -25,6 +25,8 @@ pub(crate) struct Stat {
     pub(crate) pid: i32,
     /// Its parent.
     pub(crate) parent: i32,
+    /// Its session.
+    pub(crate) session: i32,
     /// `Z` and `X` are dead already.
     pub(crate) state: u8,
     /// When it started, in clock ticks since boot.
@@ -79,6 +81,7 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         pid,
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         start_ticks: fields.get(19)?.parse().ok()?,
     })
 }
@@ -113,6 +116,18 @@ pub(crate) fn descendants(root: i32) -> Vec<i32> {
         }
     }
     all.iter().filter(|s| s.pid != root && s.is_alive() && family.contains(&s.pid)).map(|s| s.pid).collect()
+}
+
+/// The living processes of these sessions, each with its session.
+pub(crate) fn in_sessions(sessions: &[i32]) -> Vec<(i32, i32)> {
+    let member = |stat: Stat| (stat.is_alive() && sessions.contains(&stat.session)).then_some(stat);
+    pids().filter_map(stat).filter_map(member).map(|stat| (stat.pid, stat.session)).collect()
+}
+
+/// Whether `/proc` numbers processes as this one sees them: it may be that of
+/// another PID namespace.
+pub(crate) fn is_own() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == std::process::id().to_string().as_str())
 }
 
 /// Every living process whose environment at its start held `NAME=value`.
@@ -172,8 +187,11 @@ mod tests {
 
     #[test]
     fn reads_a_stat_whose_name_holds_parentheses() {
-        let line = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9981 1 1";
-        assert_eq!(parse_stat(line), Some(Stat { pid: 42, parent: 7, state: b'S', start_ticks: 9981 }));
+        let line = b"42 (a) b (c)) S 7 42 43 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9981 1 1";
+        assert_eq!(
+            parse_stat(line),
+            Some(Stat { pid: 42, parent: 7, session: 43, state: b'S', start_ticks: 9981 })
+        );
         assert_eq!(parse_stat(b"42 (short) S 7"), None);
         assert_eq!(parse_stat(b""), None);
     }

@@ -65,7 +65,7 @@ fn launch(shared: &Shared, entry: &Entry, spec: &Spec, gpus: &str) -> Launch {
         generation: entry.key.1,
         folder: entry.folder.clone(),
         argv: spec.command.clone(),
-        env: environment::build(entry.key.0, spec, &shared.config.path, &workdir, gpus),
+        env: environment::build(entry.key.0, spec, &shared.config.path, &workdir, gpus, entry.door_port()),
         workdir,
         limits: Limits {
             memory_bytes: needs.memory_given.then_some(needs.memory_bytes),
@@ -114,7 +114,7 @@ struct Shell {
 
 impl Shell {
     fn started(&mut self, running: Running) {
-        let Running { pid, stdout, stderr, notes, control, end } = running;
+        let Running { pid, stdout, stderr, notes, control, inside, end } = running;
         if let Output::Writer(mut writer) = std::mem::replace(&mut self.output, Output::Ended) {
             for note in notes {
                 tracing::warn!(container = %self.guard.entry.key.0, "{note}");
@@ -129,6 +129,7 @@ impl Shell {
         }
         self.control = Some(control);
         self.end = Some(end);
+        self.guard.entry.set_inside(inside);
         self.apply(Input::Started { pid });
     }
 
@@ -221,6 +222,7 @@ impl Guard {
     /// No process is left: what was booked is free again.
     fn clear(&mut self) {
         self.entry.set_clear();
+        self.entry.set_over();
         self.give_back();
     }
 
@@ -238,6 +240,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.give_back();
+        self.entry.set_over();
         // Without effect when the end was told.
         let reason = "the worker gave the container up".to_owned();
         let (outcome, log_records) = (v1::Outcome::WorkerFailed.into(), self.records());

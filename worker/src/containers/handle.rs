@@ -1,5 +1,6 @@
 //! One container as a session sees it: its events, its log, an order to stop.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -7,13 +8,20 @@ use std::time::Duration;
 
 use levers9_wire::valid::Spec;
 use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId, v1};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Key;
 use crate::life::{Stop, Why};
+use crate::runtime::Inside;
 use crate::spool::Spool;
+
+/// Connections into one container at once.
+const TUNNELS: usize = 1024;
+/// Commands beside the container's own at once.
+const EXECS: usize = 256;
 
 /// What the container's driver and its handles share.
 #[derive(Debug)]
@@ -29,6 +37,21 @@ pub(super) struct Entry {
     /// The order to stop: the first reason, the earliest deadline.
     pub(super) stop: watch::Sender<Option<Stop>>,
     abort: OnceLock<AbortHandle>,
+    /// The ways into it, once it runs.
+    inside: OnceLock<Arc<dyn Inside>>,
+    /// Nothing of it runs any more.
+    over: CancellationToken,
+    tunnels: Arc<Semaphore>,
+    execs: Arc<Semaphore>,
+    door: Option<Door>,
+}
+
+/// Where a container finds the controlplane.
+#[derive(Debug)]
+struct Door {
+    port: u16,
+    /// Until somebody serves it.
+    listener: Mutex<Option<TcpListener>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +70,13 @@ pub(super) struct Mark {
 }
 
 impl Entry {
-    pub(super) fn new(key: Key, spec: &Spec, folder: PathBuf, spool: Spool) -> Self {
+    pub(super) fn new(
+        key: Key,
+        spec: &Spec,
+        folder: PathBuf,
+        spool: Spool,
+        door: Option<(u16, TcpListener)>,
+    ) -> Self {
         Self {
             key,
             task: spec.task,
@@ -58,7 +87,31 @@ impl Entry {
             mark: watch::Sender::new(Mark::default()),
             stop: watch::Sender::new(None),
             abort: OnceLock::new(),
+            inside: OnceLock::new(),
+            over: CancellationToken::new(),
+            tunnels: Arc::new(Semaphore::new(TUNNELS)),
+            execs: Arc::new(Semaphore::new(EXECS)),
+            door: door.map(|(port, listener)| Door { port, listener: Mutex::new(Some(listener)) }),
         }
+    }
+
+    pub(super) fn set_inside(&self, inside: Arc<dyn Inside>) {
+        // There is one driver, and it starts once.
+        let _first = self.inside.set(inside);
+    }
+
+    /// Nothing of it runs any more: whatever reaches into it ends.
+    pub(super) fn set_over(&self) {
+        self.over.cancel();
+        drop(self.take_door());
+    }
+
+    pub(super) fn door_port(&self) -> Option<u16> {
+        self.door.as_ref().map(|door| door.port)
+    }
+
+    fn take_door(&self) -> Option<TcpListener> {
+        self.door.as_ref()?.listener.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
@@ -119,6 +172,17 @@ impl Entry {
         // The sender is in `self`: it does not go away meanwhile.
         let _open = mark.wait_for(|mark| mark.ended).await;
     }
+}
+
+/// Why nothing reaches into a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotRunning {
+    /// It has not started yet.
+    #[error("the container has not started yet")]
+    NotStarted,
+    /// It has ended.
+    #[error("the container has ended")]
+    Ended,
 }
 
 /// One container. Clones are the same container, but each waits for itself.
@@ -193,6 +257,52 @@ impl Handle {
         self.entry.mark.send_modify(|mark| {
             mark.acknowledged = mark.acknowledged.max(sequence.min(mark.last_event));
         });
+    }
+
+    /// The ways into it.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn inside(&self) -> Result<Arc<dyn Inside>, NotRunning> {
+        if self.entry.over.is_cancelled() {
+            return Err(NotRunning::Ended);
+        }
+        self.entry.inside.get().cloned().ok_or(NotRunning::NotStarted)
+    }
+
+    /// Waits until nothing of it runs any more.
+    pub async fn over(&self) {
+        self.entry.over.cancelled().await;
+    }
+
+    /// Why what runs in it has ended, for whoever was in it.
+    #[must_use]
+    pub fn end_words(&self) -> &'static str {
+        match &*self.entry.stop.borrow() {
+            Some(Stop { why: Why::Ordered { reason: v1::StopReason::Shutdown, .. }, .. }) => {
+                "the worker is shutting down"
+            }
+            _ => "the container has ended",
+        }
+    }
+
+    /// The right to one connection into it; `None` when there are too many.
+    #[must_use]
+    pub fn tunnel_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.entry.tunnels).try_acquire_owned().ok()
+    }
+
+    /// The right to one command in it; `None` when there are too many.
+    #[must_use]
+    pub fn exec_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.entry.execs).try_acquire_owned().ok()
+    }
+
+    /// The listener behind which it expects the controlplane, when it has a
+    /// token; given out once.
+    #[must_use]
+    pub fn take_door(&self) -> Option<TcpListener> {
+        self.entry.take_door()
     }
 
     /// Its log.

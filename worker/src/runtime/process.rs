@@ -6,22 +6,24 @@ use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use levers9_wire::quantity::{show_cpu, show_memory};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use levers9_wire::valid::Env;
 use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::execs::{Base, Desk};
+use super::reach::{Ports, Ways};
 use super::recover::{self, Record, Recovered};
 use super::{Control, End, How, Launch, Pressure, Running, Runtime, StartFailure, folder_name};
 use crate::cgroup::{self, Cgroups, Group};
 use crate::proc;
-use crate::supervisor::protocol::{self, Command, Ending, Order, Outcome, Report};
+use crate::supervisor::channel::{self, LineRecv, LineSend};
+use crate::supervisor::protocol::{Command, Ending, Order, Outcome, Report};
 use crate::supervisor::{OUTER, OUTER_PLAIN, WORD};
 
 /// The environment variable that marks every process of a container, so that
@@ -31,6 +33,8 @@ pub(super) const MARK: &str = "LEVERS9_PROCESS_GROUP";
 const START: Duration = Duration::from_secs(30);
 /// How long the supervisor may take to kill everything before it is killed.
 const KILL: Duration = Duration::from_secs(5);
+/// How long the last reports of a supervisor that has ended may take.
+const LAST_REPORTS: Duration = Duration::from_secs(1);
 
 /// Settings of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,9 +150,15 @@ impl Process {
         };
         record.write(&launch.folder).map_err(cannot)?;
 
-        let mut env = launch.env;
-        env.push((MARK.to_owned(), mark.clone().into_bytes()));
         let (argv, workdir, data_limit) = (launch.argv, launch.workdir, limited.data_limit);
+        let base = Base {
+            env: Env(launch.env.clone()),
+            last: (MARK.to_owned(), mark.clone().into_bytes()),
+            workdir: workdir.clone(),
+            data_limit,
+        };
+        let mut env = launch.env;
+        env.push(base.last.clone());
         let order = Order::Run(Command { argv, env, workdir, cgroups: limited.group.procs(), data_limit });
         supervisor.order(&order).await.map_err(cannot)?;
         let Some(Report::Started { pid }) = supervisor.report().await else {
@@ -157,16 +167,18 @@ impl Process {
         let pid = u32::try_from(seen_from_here(pid, inner)).unwrap_or(0);
         let (control, pressure) = Control::new();
         let notes = limited.notes.clone();
-        let keeper = Keeper { supervisor, record, mark, folder: launch.folder, limited, pressure };
-        Ok(Running { pid, stdout, stderr, notes, control, end: Box::pin(keeper.keep()) })
+        let desk = Arc::new(Desk::default());
+        let inside = Arc::new(Ways { ports: Ports::new(inner), desk: Arc::clone(&desk), base });
+        let (folder, desk) = (launch.folder, Open(desk));
+        let keeper = Keeper { supervisor, record, mark, folder, limited, pressure, desk };
+        Ok(Running { pid, stdout, stderr, notes, control, inside, end: Box::pin(keeper.keep()) })
     }
 
     fn spawn(&self, folder: &Path) -> io::Result<(Supervisor, PipeReader, PipeReader)> {
         let (stdout, stdout_end) = io::pipe()?;
         let (stderr, stderr_end) = io::pipe()?;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let (reports, orders) = UnixStream::from_std(ours)?.into_split();
+        let (orders, reports) = channel::split(ours)?;
         let part = if self.settings.namespaces { OUTER } else { OUTER_PLAIN };
         // The command holds the pipes' other ends and is gone after this.
         let child = tokio::process::Command::new(&self.settings.supervisor)
@@ -181,7 +193,7 @@ impl Process {
             .stderr(stderr_end)
             .kill_on_drop(true)
             .spawn()?;
-        Ok((Supervisor { child, orders, reports: BufReader::new(reports).lines() }, stdout, stderr))
+        Ok((Supervisor { child, orders, reports }, stdout, stderr))
     }
 }
 
@@ -189,19 +201,19 @@ impl Process {
 #[derive(Debug)]
 struct Supervisor {
     child: Child,
-    orders: OwnedWriteHalf,
-    reports: Lines<BufReader<OwnedReadHalf>>,
+    orders: LineSend,
+    reports: LineRecv,
 }
 
 impl Supervisor {
     /// The next report; `None` when both supervisors have ended.
     async fn report(&mut self) -> Option<Report> {
-        let line = self.reports.next_line().await.ok()??;
-        serde_json::from_str(&line).ok()
+        self.reports.next().await.ok()?
     }
 
     async fn order(&mut self, order: &Order) -> io::Result<()> {
-        self.orders.write_all(&protocol::line(order)?).await
+        self.orders.queue(order, Vec::new())?;
+        self.orders.flush().await
     }
 
     /// Why the command did not start.
@@ -221,8 +233,17 @@ impl Supervisor {
     }
 }
 
-/// Keeps one running container: passes signals on, waits for the end, kills
-/// what does not die, reads the outcome, removes the groups.
+/// A desk that takes execs for as long as there is a keeper.
+struct Open(Arc<Desk>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Keeps one running container: passes signals and execs on, waits for the
+/// end, kills what does not die, reads the outcome, removes the groups.
 struct Keeper {
     supervisor: Supervisor,
     record: Record,
@@ -230,14 +251,18 @@ struct Keeper {
     folder: PathBuf,
     limited: Limited,
     pressure: watch::Receiver<Pressure>,
+    desk: Open,
 }
 
 impl Keeper {
     async fn keep(mut self) -> End {
         let status = self.watch().await;
+        let last =
+            async { while self.supervisor.report().await.is_some_and(|report| self.desk.0.take(report)) {} };
+        let _late = timeout(LAST_REPORTS, last).await;
         // Ends the inner supervisor should it still be there.
-        let Self { supervisor, record, mark, folder, limited, .. } = self;
-        drop(supervisor);
+        let Self { supervisor, record, mark, folder, limited, desk, .. } = self;
+        drop((supervisor, desk));
         let known = match Ending::read(&folder) {
             Ok(Some(ending)) => ending,
             Ok(None) => lost(format!("the supervisor ended without an outcome: {}", show_status(&status))),
@@ -254,8 +279,7 @@ impl Keeper {
     }
 
     async fn watch(&mut self) -> io::Result<ExitStatus> {
-        let mut killed_at = None;
-        let mut listening = true;
+        let (mut killed_at, mut listening, mut reading) = (None, true, true);
         loop {
             let patience = async {
                 match killed_at {
@@ -263,8 +287,10 @@ impl Keeper {
                     None => std::future::pending().await,
                 }
             };
+            let Supervisor { child, orders, reports } = &mut self.supervisor;
+            let pending = orders.has_pending();
             tokio::select! {
-                status = self.supervisor.child.wait() => return status,
+                status = child.wait() => return status,
                 changed = self.pressure.changed(), if listening => {
                     listening = changed.is_ok();
                     let pressure = *self.pressure.borrow_and_update();
@@ -272,10 +298,24 @@ impl Keeper {
                     if pressure == Pressure::Kill {
                         killed_at = Some(Instant::now() + KILL);
                     }
-                    if pressure > Pressure::None && let Err(error) = self.supervisor.order(&order).await {
-                        tracing::debug!(container = %self.mark, %error, "the supervisor takes no orders");
+                    if pressure > Pressure::None {
+                        orders.queue(&order, Vec::new())?;
                     }
                 }
+                flushed = orders.flush(), if pending => if let Err(error) = flushed {
+                    tracing::debug!(container = %self.mark, %error, "the supervisor takes no orders");
+                    orders.clear();
+                },
+                // No more are in line than are on the desk.
+                () = self.desk.0.work(), if !pending => {
+                    for (order, socket) in self.desk.0.orders() {
+                        orders.queue(&order, socket.into_iter().collect())?;
+                    }
+                }
+                report = reports.next::<Report>(), if reading => match report.ok().flatten() {
+                    Some(report) => reading = self.desk.0.take(report),
+                    None => reading = false,
+                },
                 () = patience => {
                     killed_at = None;
                     tracing::warn!(container = %self.mark, "the supervisor does not kill; doing it for it");

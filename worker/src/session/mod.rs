@@ -1,11 +1,17 @@
 //! A worker's session with its controlplane: says who it is and what it runs,
-//! takes the Run streams, and sends the logs. It decides nothing about a
+//! takes the Run streams, sends the logs, and carries what reaches into a
+//! container (tunnels, execs) and out of it (doors). It decides nothing about a
 //! container; those are [`crate::containers`]'s, and they run on whether or
 //! not there is a session.
 
+mod answers;
+mod benches;
+mod doors;
+mod execs;
 mod logs;
 mod runs;
 mod token;
+mod tunnels;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,7 +27,7 @@ use levers9_wire::v1::{self, ResetCode, stream_open};
 use levers9_wire::{ContainerId, InstanceId};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -53,10 +59,10 @@ pub struct Settings {
 }
 
 /// The session's tuning for a worker: the controlplane opens one stream for
-/// each container.
+/// each container, and one for each connection and command in it.
 #[must_use]
 pub fn tuning() -> Tuning {
-    Tuning { max_streams: 512, ..Tuning::default() }
+    Tuning { max_streams: 2048, ..Tuning::default() }
 }
 
 /// Why a worker does not start.
@@ -144,6 +150,7 @@ impl Worker {
             containers: containers.clone(),
             tasks: tasks.clone(),
             stop: stop.clone(),
+            benches: Arc::new(Semaphore::new(benches::BENCHES)),
         };
         for left in containers.left_logs() {
             tracing::info!(container = %left.container, "an earlier worker left a part of its log");
@@ -192,22 +199,30 @@ struct Session {
     containers: Containers,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// How many more streams may measure.
+    benches: Arc<Semaphore>,
 }
 
 impl Session {
     async fn serve(self, mut incoming: mpsc::Receiver<Box<Opened>>) {
         while let Some(Some(opened)) = self.stop.run_until_cancelled(incoming.recv()).await {
             let Opened { kind, mut stream } = *opened;
+            let session = self.clone();
             match kind {
-                stream_open::Kind::Run(open) => {
-                    let session = self.clone();
-                    let stop = self.stop.clone();
-                    self.tasks.spawn(async move {
-                        let _stopped = stop.run_until_cancelled(runs::serve(session, open, stream)).await;
-                    });
-                }
+                stream_open::Kind::Run(open) => self.spawn(runs::serve(session, open, stream)),
+                stream_open::Kind::Tunnel(open) => self.spawn(tunnels::serve(session, open, stream)),
+                stream_open::Kind::Exec(open) => self.spawn(execs::serve(session, open, stream)),
+                stream_open::Kind::Bench(open) => self.spawn(benches::serve(session, open, stream)),
                 _ => stream.abort(ResetCode::Unsupported),
             }
         }
+    }
+
+    /// Serves a stream until the worker stops.
+    fn spawn(&self, serving: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let _stopped = stop.run_until_cancelled(serving).await;
+        });
     }
 }

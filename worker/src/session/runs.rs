@@ -5,7 +5,7 @@ use levers9_transport::stream::{Stream, StreamError};
 use levers9_wire::v1::{self, ResetCode, run_event, run_order};
 use levers9_wire::valid;
 
-use super::{Session, logs};
+use super::{Session, doors, logs};
 use crate::containers::{Handle, Refused};
 
 pub(super) async fn serve(session: Session, open: v1::RunOpen, mut stream: Stream) {
@@ -27,13 +27,17 @@ pub(super) async fn serve(session: Session, open: v1::RunOpen, mut stream: Strea
     }
 }
 
-/// The container, started when it is new; its log is sent from then on.
+/// The container, started when it is new; its log is sent and its door served
+/// from then on.
 fn begin(session: &Session, run: valid::Run) -> Result<Handle, Refused> {
     if let Some(handle) = session.containers.get(run.container, run.generation) {
         return Ok(handle);
     }
     let handle = session.containers.run(run)?;
     session.tasks.spawn(logs::send(session.clone(), handle.clone()));
+    if let Some(door) = handle.take_door() {
+        session.tasks.spawn(doors::serve(session.clone(), handle.clone(), door));
+    }
     Ok(handle)
 }
 

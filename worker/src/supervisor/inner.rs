@@ -1,6 +1,6 @@
 //! The inner supervisor: runs the command, passes signals on, reaps orphans,
-//! and when the command has ended or the worker is gone kills everything
-//! that is left, then writes the outcome.
+//! starts the execs, and when the command has ended or the worker is gone kills
+//! everything that is left, then writes the outcome.
 
 use std::fs;
 use std::future::poll_fn;
@@ -10,24 +10,24 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
+use rustix::process::{WaitOptions, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use super::channel::{self, LineRecv, LineSend};
+use super::execs::Execs;
 use super::launch;
-use super::protocol::{self, Command, Ending, Order, Outcome, Report};
+use super::protocol::{Command, Ending, Order, Outcome, Report};
 use crate::proc;
 
 /// How long processes may resist SIGKILL before the supervisor gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the last reports may take.
+const LAST_REPORTS: Duration = Duration::from_millis(200);
 /// Signals sent to the supervisor that are passed on to the command.
 const FORWARDED: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -98,46 +98,92 @@ fn prepare(mode: Mode) -> io::Result<()> {
 
 async fn supervise(mode: Mode) -> io::Result<Option<Ending>> {
     let socket = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    socket.set_nonblocking(true)?;
-    let (orders, mut reports) = UnixStream::from_std(socket)?.into_split();
-    let mut orders = BufReader::new(orders).lines();
-    let Some(line) = orders.next_line().await? else { return Ok(None) };
-    let Order::Run(command) = serde_json::from_str(&line)? else {
-        return Err(io::Error::other("the first order is not to run a command"));
+    let (mut reports, mut orders) = channel::split(socket)?;
+    let command = match orders.next().await? {
+        Some(Order::Run(command)) => command,
+        Some(_) => return Err(io::Error::other("the first order is not to run a command")),
+        None => return Ok(None),
     };
-    let mut children = signal(SignalKind::child())?;
-    let mut forwarded = Forwarded::catch()?;
+    let children = signal(SignalKind::child())?;
+    let forwarded = Forwarded::catch()?;
     let pid = match join_and_start(&command) {
         Ok(pid) => pid,
         Err(outcome) => return Ok(Some(Ending { outcome, stuck: kill_everything(mode) })),
     };
-    // When the worker is gone the loop below learns it from the same socket.
-    let _gone = reports.write_all(&protocol::line(&Report::Started { pid: pid.as_raw() })?).await;
-
-    let outcome = loop {
-        if let Some(outcome) = reap(pid) {
-            break Some(outcome);
-        }
-        tokio::select! {
-            _ = children.recv() => {}
-            caught = forwarded.next() => { let _gone = killpg(pid, caught); }
-            order = next_order(&mut orders) => match order {
-                Some(Order::Terminate) => { let _gone = killpg(pid, Signal::SIGTERM); }
-                Some(Order::Run(_)) => {}
-                Some(Order::Kill) | None => break None,
-            },
-        }
-    };
+    reports.queue(&Report::Started { pid: pid.as_raw() }, Vec::new())?;
+    let container = Container { pid, children, forwarded, orders, reports, execs: Execs::new() };
+    let outcome = container.keep().await?;
     // The group first: it is known without looking.
     let _gone = killpg(pid, Signal::SIGKILL);
     let outcome = outcome.unwrap_or_else(|| await_killed(pid));
     Ok(Some(Ending { outcome, stuck: kill_everything(mode) }))
 }
 
-/// The next order; `None` when the worker is gone or talks nonsense.
-async fn next_order(orders: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Order> {
-    let line = orders.next_line().await.ok()??;
-    serde_json::from_str(&line).ok()
+/// What runs, and who is to be listened to meanwhile.
+struct Container {
+    pid: Pid,
+    children: tokio::signal::unix::Signal,
+    forwarded: Forwarded,
+    orders: LineRecv,
+    reports: LineSend,
+    execs: Execs,
+}
+
+impl Container {
+    /// Serves the container until its command has ended, or it is to be
+    /// killed (`None`). The reports in line are bounded by the execs there are.
+    async fn keep(mut self) -> io::Result<Option<Outcome>> {
+        loop {
+            let dead = reap();
+            let reports: Vec<_> =
+                dead.iter().filter_map(|(pid, outcome)| self.execs.ended(*pid, outcome)).collect();
+            reports.into_iter().try_for_each(|report| self.reports.queue(&report, Vec::new()))?;
+            if let Some((_, outcome)) = dead.into_iter().find(|(pid, _)| *pid == self.pid) {
+                // How the execs ended is still to be told, if it can be at once.
+                let _late = tokio::time::timeout(LAST_REPORTS, self.reports.flush()).await;
+                return Ok(Some(named(outcome)));
+            }
+            let due = self.execs.due();
+            let look = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.children.recv() => {}
+                caught = self.forwarded.next() => { let _gone = killpg(self.pid, caught); }
+                flushed = self.reports.flush(), if self.reports.has_pending() => if flushed.is_err() {
+                    // The worker is gone: the orders end, too.
+                    self.reports.clear();
+                },
+                // One that talks nonsense is as good as gone.
+                order = self.orders.next() => match order.ok().flatten() {
+                    Some(Order::Kill) | None => return Ok(None),
+                    Some(order) => self.obey(order)?,
+                },
+                () = look => self.execs.look(Instant::now()),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Terminate => {
+                let _gone = killpg(self.pid, Signal::SIGTERM);
+            }
+            Order::Exec { id } => {
+                if let Some(report) = self.execs.start(id, self.orders.descriptor()) {
+                    self.reports.queue(&report, Vec::new())?;
+                }
+            }
+            Order::ExecSignal { id, signal } => self.execs.signal(id, signal),
+            Order::ExecHangUp { id } => self.execs.hang_up(id, Instant::now()),
+            Order::ExecForget { id } => self.execs.forget(id),
+            Order::Run(_) | Order::Kill => {}
+        }
+        Ok(())
+    }
 }
 
 fn join_and_start(command: &Command) -> Result<Pid, Outcome> {
@@ -190,22 +236,27 @@ fn ignored_signals(status: &str) -> Vec<i32> {
     (1..=31).filter(|number| mask >> (number - 1) & 1 == 1 && *number != Signal::SIGPIPE as i32).collect()
 }
 
-/// Reaps everything that is dead; the outcome when the command is among it.
-fn reap(command: Pid) -> Option<Outcome> {
-    let mut outcome = None;
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == command => outcome = Some(Outcome::Exited { code }),
-            Ok(WaitStatus::Signaled(pid, by, _)) if pid == command => {
-                outcome = Some(Outcome::Signaled { signal: by as i32 });
-            }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return outcome,
-            // A real-time signal, which nix has no name for.
-            Err(Errno::EINVAL) if kill(command, None) == Err(Errno::ESRCH) && outcome.is_none() => {
-                outcome = Some(Outcome::Lost { words: "killed by a real-time signal".to_owned() });
-            }
-            Ok(_) | Err(_) => {}
+/// Reaps everything that is dead.
+fn reap() -> Vec<(Pid, Outcome)> {
+    let mut dead = Vec::new();
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        let outcome = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Outcome::Exited { code },
+            (None, Some(signal)) => Outcome::Signaled { signal },
+            (None, None) => continue,
+        };
+        dead.push((Pid::from_raw(pid.as_raw_nonzero().get()), outcome));
+    }
+    dead
+}
+
+/// A real-time signal has no name that could be told.
+fn named(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Signaled { signal } if Signal::try_from(signal).is_err() => {
+            Outcome::Lost { words: "killed by a real-time signal".to_owned() }
         }
+        other => other,
     }
 }
 
@@ -215,7 +266,7 @@ fn await_killed(command: Pid) -> Outcome {
     loop {
         // Not reaped yet, so the number is still its own.
         let _dead = kill(command, Signal::SIGKILL);
-        if let Some(outcome) = reap(command) {
+        if let Some((_, outcome)) = reap().into_iter().find(|(pid, _)| *pid == command) {
             return outcome;
         }
         if Instant::now() > deadline {
@@ -228,8 +279,7 @@ fn await_killed(command: Pid) -> Outcome {
 /// Kills every process of the container but this one. In a namespace that is
 /// one call, and what it misses dies with process 1.
 fn kill_everything(mode: Mode) -> Vec<i32> {
-    let reap_all =
-        || while matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(s) if s != WaitStatus::StillAlive) {};
+    let reap_all = || drop(reap());
     if mode == Mode::Plain {
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         return proc::kill_until_gone(|| proc::descendants(own), reap_all, PATIENCE);

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command as Process, Stdio};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -20,21 +20,59 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Starts the command in a process group of its own, with the supervisor's
 /// stdout and stderr and nothing else of it.
 pub(super) fn start(command: &Command) -> Result<Child, Outcome> {
-    let Some((program, args)) = command.argv.split_first() else {
+    let Some((program, _)) = command.argv.split_first() else {
         return Err(Outcome::StartFailed { words: "the command is empty".to_owned() });
     };
     check_workdir(&command.workdir)?;
     let path = resolve(program, &search_path(&command.env), &command.workdir)?;
-    let mut process = std::process::Command::new(&path);
+    let mut process = process(&path, &command.argv, command);
+    process.process_group(0).stdin(Stdio::null());
+    with_data_limit(command.data_limit, || process.spawn()).map_err(|error| explain(&path, &error))
+}
+
+/// Finds the command, or a shell when it is empty, and becomes it. Calls
+/// `ready` just before that; returns only when it fails.
+pub(super) fn become_it(command: &Command, ready: impl FnOnce()) -> Outcome {
+    let found = check_workdir(&command.workdir).and_then(|()| program_of(command));
+    let (path, argv) = match found {
+        Ok(found) => found,
+        Err(outcome) => return outcome,
+    };
+    let mut process = process(&path, &argv, command);
+    ready();
+    match with_data_limit(command.data_limit, || Err::<(), _>(process.exec())) {
+        Ok(()) => Outcome::StartFailed { words: "nothing was executed".to_owned() },
+        Err(error) => explain(&path, &error),
+    }
+}
+
+/// The file to execute, and its arguments.
+fn program_of(command: &Command) -> Result<(PathBuf, Vec<String>), Outcome> {
+    let search = search_path(&command.env);
+    if let Some(program) = command.argv.first() {
+        return Ok((resolve(program, &search, &command.workdir)?, command.argv.clone()));
+    }
+    let own = last(&command.env, "SHELL").and_then(|value| std::str::from_utf8(value).ok());
+    let mut found =
+        own.into_iter().filter(|shell| !shell.is_empty()).chain(["bash", "sh"]).filter_map(|shell| {
+            let path = resolve(shell, &search, &command.workdir).ok()?;
+            Some((path, vec![shell.to_owned()]))
+        });
+    found.next().ok_or_else(|| Outcome::NotFound {
+        words: format!("there is no shell: neither SHELL is one, nor is bash or sh in PATH {search:?}"),
+    })
+}
+
+fn process(path: &Path, argv: &[String], command: &Command) -> Process {
+    let mut process = Process::new(path);
+    if let Some((program, args)) = argv.split_first() {
+        process.arg0(program).args(args);
+    }
     process
-        .arg0(program)
-        .args(args)
         .env_clear()
         .envs(command.env.iter().map(|(name, value)| (name, OsStr::from_bytes(value))))
-        .current_dir(&command.workdir)
-        .process_group(0)
-        .stdin(Stdio::null());
-    with_data_limit(command.data_limit, || process.spawn()).map_err(|error| explain(&path, &error))
+        .current_dir(&command.workdir);
+    process
 }
 
 fn check_workdir(workdir: &Path) -> Result<(), Outcome> {
@@ -59,8 +97,12 @@ fn with_data_limit<T>(limit: Option<u64>, spawn: impl FnOnce() -> io::Result<T>)
 }
 
 fn search_path(env: &[(String, Vec<u8>)]) -> OsString {
-    let given = env.iter().rev().find(|(name, _)| name == "PATH");
-    given.map_or_else(|| DEFAULT_PATH.into(), |(_, value)| OsStr::from_bytes(value).to_owned())
+    last(env, "PATH").map_or_else(|| DEFAULT_PATH.into(), |value| OsStr::from_bytes(value).to_owned())
+}
+
+/// The value a variable ends up with.
+fn last<'a>(env: &'a [(String, Vec<u8>)], name: &str) -> Option<&'a [u8]> {
+    env.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.as_slice())
 }
 
 /// The file that a program's name means.
@@ -133,6 +175,22 @@ mod tests {
         assert_eq!(resolve("./tool", OsStr::new("/bin"), folder.path()), Ok(folder.path().join("./tool")));
         assert!(matches!(resolve("./tool", search, Path::new("/")), Err(Outcome::NotFound { .. })));
         assert!(matches!(resolve("tool", OsStr::new(""), folder.path()), Err(Outcome::NotFound { .. })));
+    }
+
+    #[test]
+    fn an_empty_command_is_a_shell_the_own_one_first() {
+        let folder = folder_with("mine", 0o755);
+        let mine = folder.path().join("mine").to_str().expect("text").to_owned();
+        let shell = |own: &str, path: &str| {
+            let env = vec![("SHELL".into(), own.into()), ("PATH".into(), path.into())];
+            program_of(&Command { argv: vec![], env, workdir: "/".into(), cgroups: vec![], data_limit: None })
+        };
+        assert_eq!(shell(&mine, "/bin"), Ok((mine.clone().into(), vec![mine])));
+        for own in ["", "/no/such/shell", "/etc/passwd"] {
+            let (_, argv) = shell(own, "/usr/bin:/bin").expect("found");
+            assert!(["bash", "sh"].contains(&argv[0].as_str()));
+        }
+        assert!(matches!(shell("/none", "/nowhere"), Err(Outcome::NotFound { .. })));
     }
 
     #[test]

@@ -7,12 +7,16 @@
 //! where that can be had, else as the reaper of all its descendants. Both
 //! inherit the log pipes as stdout and stderr and never write to them; stdin
 //! is a socket to the worker, and its end means that the worker is gone and
-//! everything is killed at once.
+//! everything is killed at once. The inner one also starts the execs, each
+//! through a short-lived *stage*.
 
+pub(crate) mod channel;
+mod execs;
 mod inner;
 mod launch;
 mod outer;
 pub(crate) mod protocol;
+mod stage;
 
 use std::path::Path;
 
@@ -24,6 +28,8 @@ pub(crate) const WORD: &str = "__levers9-supervise";
 pub(crate) const OUTER: &str = "outer";
 /// The second argument of the outer process: without namespaces.
 pub(crate) const OUTER_PLAIN: &str = "outer-plain";
+/// The second argument of a stage; it needs no folder.
+const STAGE: &str = "stage";
 
 /// Becomes a supervisor and exits when the process was started as one, else
 /// returns at once. To be called before anything else in `main`, in
@@ -36,16 +42,13 @@ pub fn run_if_supervisor() {
     }
     // stderr is the container's log: a panic must not end up there.
     std::panic::set_hook(Box::new(|_| {}));
-    let (Some(part), Some(folder)) = (args.next(), args.next()) else { std::process::exit(2) };
-    let folder = Path::new(&folder);
-    let code = match part.to_str() {
-        Some(OUTER) => outer::run(folder, true),
-        Some(OUTER_PLAIN) => outer::run(folder, false),
-        Some(word) => match Mode::from_word(word) {
-            Some(mode) => inner::run(folder, mode),
-            None => 2,
-        },
-        None => 2,
+    let (part, folder) = (args.next(), args.next());
+    let code = match (part.as_ref().and_then(|part| part.to_str()), folder.as_ref().map(Path::new)) {
+        (Some(STAGE), None) => stage::run(),
+        (Some(OUTER), Some(folder)) => outer::run(folder, true),
+        (Some(OUTER_PLAIN), Some(folder)) => outer::run(folder, false),
+        (Some(word), Some(folder)) => Mode::from_word(word).map_or(2, |mode| inner::run(folder, mode)),
+        _ => 2,
     };
     std::process::exit(code)
 }

@@ -1,7 +1,12 @@
 //! What worker and supervisor say to each other: one JSON object a line over
-//! the supervisor's stdin, a socket; and the outcome file, which is the truth
-//! about how a command ended. Environment values may be secrets: they pass
-//! here and nowhere else, never through arguments or files.
+//! the supervisor's stdin, a socket (see [`super::channel`]); and the outcome
+//! file, which is the truth about how a command ended. Environment values may
+//! be secrets: they pass here and nowhere else, never through arguments or files.
+//!
+//! A container may be given more commands to run while it runs: execs. The
+//! worker makes a socket for each and sends one end of it to the inner
+//! supervisor, which starts a stage with that end as its stdin (see
+//! [`super::stage`]). What to run and its descriptors go over that socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +19,7 @@ const OUTCOME: &str = "outcome.json";
 /// The command to run.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Command {
-    /// Program and arguments; never empty.
+    /// Program and arguments; empty only for an exec, and means a shell then.
     pub(crate) argv: Vec<String>,
     /// The whole environment; of two with one name the later counts.
     pub(crate) env: Vec<(String, Vec<u8>)>,
@@ -44,6 +49,30 @@ pub(crate) enum Order {
     Terminate,
     /// SIGKILL to everything.
     Kill,
+    /// Start the stage of an exec; its socket comes with this.
+    Exec {
+        /// Names it from now on.
+        id: u64,
+    },
+    /// A signal to an exec's process group.
+    ExecSignal {
+        /// Which exec.
+        id: u64,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The caller of an exec is gone: end its whole session, also what it has
+    /// put into the background, and also when its command has ended meanwhile,
+    /// which it may have done because of that.
+    ExecHangUp {
+        /// Which exec.
+        id: u64,
+    },
+    /// The end of an exec was heard: what it has left may stay.
+    ExecForget {
+        /// Which exec.
+        id: u64,
+    },
 }
 
 /// From a supervisor to the worker.
@@ -58,6 +87,35 @@ pub(crate) enum Report {
     Started {
         /// Its number, as the inner supervisor sees it.
         pid: i32,
+    },
+    /// An exec's command, or its stage, has ended, or no stage could be started.
+    ExecEnded {
+        /// Which exec.
+        id: u64,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// From the worker to a stage, once, with the command's three descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Exec {
+    /// What to become. Its control groups are the supervisor's already.
+    pub(crate) command: Command,
+    /// The descriptors are a terminal, and it becomes the command's own.
+    pub(crate) terminal: bool,
+}
+
+/// From a stage to the worker. The end of the socket after `Ready` says that
+/// the command runs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum StageReport {
+    /// The command is about to run.
+    Ready,
+    /// It does not run.
+    Failed {
+        /// Why.
+        outcome: Outcome,
     },
 }
 
