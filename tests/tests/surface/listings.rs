@@ -32,7 +32,7 @@ fn row(list: &Output, field: &str, wanted: &str) -> Value {
 
 const RESOURCES: &str = "cpu_millis gpu_count gpu_type memory_bytes";
 const TASK: &str = "attempts command container created_unix_ms detached ended_unix_ms exit_code id max_retries name \
-                    pool reason resources started_unix_ms status timeout_ms worker";
+                    pool ports public reason resources started_unix_ms status timeout_ms urls worker";
 
 #[test]
 fn tasks_and_containers() {
@@ -56,7 +56,7 @@ fn tasks_and_containers() {
     fields(
         &shown,
         "attempt_list attempts command container created_unix_ms detached ended_unix_ms exit_code id max_retries \
-         name pool reason resources started_unix_ms status timeout_ms worker",
+         name pool ports public reason resources started_unix_ms status timeout_ms urls worker",
     );
     fields(
         &shown["attempt_list"][0],
@@ -166,14 +166,14 @@ fn a_run_is_one_object_per_line() {
     let run = world.cli(&["run", "--format", "json", "--", "sh", "-c", "echo out; exit 4"]).with_code(4);
     let lines = run.json_lines();
     assert_eq!(lines.len(), 3, "{}", run.text());
-    fields(&lines[0], "note task");
+    fields(&lines[0], "note task urls");
     fields(&lines[1], "line stream text unix_ms");
     assert_eq!((&lines[1]["stream"], &lines[1]["text"]), (&json!("stdout"), &json!("out\n")));
     assert_eq!(lines[2], json!({"status": "ERROR", "exit_code": 4, "reason": ""}));
     let detached = world.cli(&["run", "--detach", "--format", "json", "--", "true"]).ok();
     let detached = detached.json_lines();
     assert_eq!(detached.len(), 1);
-    fields(&detached[0], "note task");
+    fields(&detached[0], "note task urls");
     let logs = world.cli(&["logs", "--format", "json", lines[0]["task"].as_str().expect("an id")]).ok();
     assert_eq!(logs.json_lines(), lines[1..2]);
 }

@@ -1,8 +1,10 @@
 //! What must not be seen: secrets in logs, arguments, files and errors; and
-//! that a worker listens on nothing.
+//! that a worker listens on nothing but its containers' doors.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -232,7 +234,7 @@ fn family(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_worker_listens_on_nothing() {
+fn a_worker_listens_on_nothing_but_a_door_that_wants_a_token() {
     let world = World::start(levers9_tests::Backend::Sqlite);
     let worker = world.worker("one");
     let run = world.cli_spawn(&["run", "--", "sh", "-c", "echo on; exec sleep 300"]);
@@ -241,7 +243,11 @@ fn a_worker_listens_on_nothing() {
     assert!(processes.len() >= 2, "the job is not below its worker: {processes:?}");
     let inodes: BTreeSet<String> = processes.iter().flat_map(|pid| sockets(*pid)).collect();
     let tcp = [rows("tcp", 9, &inodes), rows("tcp6", 9, &inodes)].concat();
-    assert!(tcp.is_empty(), "it has TCP sockets: {tcp:?}");
+    let [door] = &tcp[..] else { panic!("one container has one door: {tcp:?}") };
+    let (address, port) = door[1].split_once(':').expect("an address");
+    assert_eq!((address, door[3].as_str()), ("0100007F", "0A"), "it listens on loopback alone: {door:?}");
+    let port = u16::from_str_radix(port, 16).expect("a port");
+    assert_eq!(through_door(port, "/healthz"), 401);
     // 00010000 marks a Unix socket that accepts.
     let unix = rows("unix", 6, &inodes);
     let listening: Vec<_> = unix.iter().filter(|row| row[3] == "00010000").collect();
@@ -257,6 +263,16 @@ fn a_worker_listens_on_nothing() {
     let inodes = sockets(world.controlplane.pid());
     let listening = rows("tcp", 9, &inodes).iter().filter(|row| row[3] == "0A").count();
     assert_eq!(listening, 2, "the controlplane's own ports are not seen");
+}
+
+/// What a stranger on this machine is answered who knocks at a container's door.
+fn through_door(port: u16, path: &str) -> u16 {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the door takes connections");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it can be asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
 }
 
 #[test]
