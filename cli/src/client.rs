@@ -10,7 +10,7 @@ use levers9_transport::quic::{Endpoint, Lost, Settings};
 use levers9_transport::{Stream, StreamError};
 use levers9_wire::token::Secret;
 use levers9_wire::v1::{self, ResetCode, call_answer, call_open, stream_open};
-use levers9_wire::{InstanceId, RequestId, RetryClass, name};
+use levers9_wire::{InstanceId, RequestId, RetryClass, Side, name};
 use rand::SeedableRng as _;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -197,6 +197,31 @@ impl Client {
             OpenError::Stream(error) => error,
             OpenError::Closed => StreamError::Closed,
         })
+    }
+
+    /// Waits until the session there is now is lost, and says why; `None` when
+    /// there is none now. Cancel safe.
+    pub async fn lost(&self) -> Option<Lost> {
+        let carrier = match &*self.link.status().borrow() {
+            Status::Online { carrier, .. } => carrier.clone(),
+            _ => return None,
+        };
+        Some(carrier.closed().await)
+    }
+
+    /// Why the session was lost, in words. Where this side has closed it, the
+    /// reason is the one it had for that.
+    #[must_use]
+    pub fn why_lost(&self, lost: &Lost) -> String {
+        match (lost, &*self.link.status().borrow()) {
+            (Lost::Closed(reset, _), Status::Waiting { why, .. }) if reset.side == Side::Local => {
+                match &**why {
+                    DialError::Lost(_, lost) => lost.to_string(),
+                    why => why.to_string(),
+                }
+            }
+            _ => lost.to_string(),
+        }
     }
 
     /// A stream's failure in words.

@@ -1,15 +1,17 @@
-//! Exit codes, and which one the end of a task means.
+//! Exit codes, and which one the end of a task or of a command in a container
+//! means.
 //!
-//! | code | of `run`, `attach`, `dev -- CMD` | of every other command |
+//! | code | of `run`, `attach`, `container attach`, `exec`, `shell`, `dev -- CMD` | of every other command |
 //! |---|---|---|
-//! | 0 | the job's own | done, or the reader closed the pipe |
+//! | 0 | the job's own, or the reader closed the pipe | done, or the reader closed the pipe |
 //! | 1 | the job's own | refused or failed |
 //! | 2 | the job's own | the command line makes no sense |
 //! | 3 | the job's own | the controlplane was not reached within 10 s |
 //! | 124 | the task ran into its `--timeout` | |
-//! | 125 | levers9 failed or ended the task; the reason is on standard error | |
+//! | 125 | levers9 failed or ended the task, or the connection of an `exec` was lost; the reason is on standard error | |
 //! | 126, 127 | the job's command is not executable, or not found | |
-//! | 128+n | the job ended by signal n; or `levers9` itself did (129, 130, 143) | 130 interrupted |
+//! | 137 | also: the container of an `exec` ended; the reason is on standard error | |
+//! | 128+n | the job ended by signal n; or `levers9` itself did (129, 130, 131, 143) | 130 interrupted |
 
 use levers9_wire::v1;
 
@@ -25,6 +27,8 @@ pub const UNREACHABLE: u8 = 3;
 pub const TIMED_OUT: u8 = 124;
 /// levers9, and not the job, failed.
 pub const LEVERS9_FAILED: u8 = 125;
+/// Killed with its container.
+pub const KILLED: u8 = 137;
 /// Interrupted at this terminal.
 pub const INTERRUPTED: u8 = 130;
 
@@ -46,6 +50,32 @@ pub fn of_task(end: &v1::FollowEnded, interrupted: bool) -> (u8, Option<String>)
         ("CANCELLED", _) => (LEVERS9_FAILED, reason("the task was cancelled")),
         ("EXPIRED", _) => (LEVERS9_FAILED, reason("the task expired before it was started")),
         (other, _) => (LEVERS9_FAILED, reason(&format!("the task ended as {other:?}"))),
+    }
+}
+
+/// Which code the end of a command in a container means, and the line to say
+/// about it, when there is something to say.
+#[must_use]
+pub fn of_exec(end: &v1::ExecEnded) -> (u8, Option<String>) {
+    let reason =
+        |otherwise: &str| Some(if end.reason.is_empty() { otherwise } else { &end.reason }.to_owned());
+    let said = (!end.reason.is_empty()).then(|| end.reason.clone());
+    match end.outcome() {
+        v1::Outcome::Exited => match u8::try_from(end.exit_code) {
+            Ok(code) => (code, said),
+            Err(_) => (LEVERS9_FAILED, reason(&format!("the command ended with {}", end.exit_code))),
+        },
+        v1::Outcome::Signaled => match u8::try_from(end.signal) {
+            Ok(signal @ 1..=127) => (128 + signal, said),
+            _ => (LEVERS9_FAILED, reason(&format!("the command ended by signal {}", end.signal))),
+        },
+        v1::Outcome::StartFailed => match end.exit_code {
+            126 => (126, reason("the command cannot be executed")),
+            127 => (127, reason("the command was not found")),
+            _ => (LEVERS9_FAILED, reason("the command was not started")),
+        },
+        v1::Outcome::Stopped => (KILLED, reason("the container ended, and the command with it")),
+        other => (LEVERS9_FAILED, reason(&format!("the command ended as {}", other.as_str_name()))),
     }
 }
 
@@ -87,6 +117,27 @@ mod tests {
         let (code, reason) = of_task(&end("CANCELLED", None, "no caller for 120 s"), false);
         assert_eq!((code, reason.as_deref()), (125, Some("no caller for 120 s")));
         assert!(of_task(&end("EXPIRED", None, ""), false).1.is_some());
+    }
+
+    #[test]
+    fn a_command_in_a_container_has_its_own_code_and_no_other_end_is_0() {
+        let end = |outcome: v1::Outcome, exit_code, signal| v1::ExecEnded {
+            outcome: outcome.into(),
+            exit_code,
+            signal,
+            reason: String::new(),
+        };
+        assert_eq!(of_exec(&end(v1::Outcome::Exited, 0, 0)), (0, None));
+        assert_eq!(of_exec(&end(v1::Outcome::Exited, 255, 0)), (255, None));
+        assert_eq!(of_exec(&end(v1::Outcome::Exited, 256, 0)).0, 125);
+        assert_eq!(of_exec(&end(v1::Outcome::Signaled, 0, 9)), (137, None));
+        assert_eq!(of_exec(&end(v1::Outcome::Signaled, 0, 0)).0, 125);
+        for outcome in 0..=20 {
+            let code = of_exec(&v1::ExecEnded { outcome, ..v1::ExecEnded::default() }).0;
+            assert_eq!(code == 0, outcome == i32::from(v1::Outcome::Exited), "{outcome}");
+        }
+        let (code, reason) = of_exec(&end(v1::Outcome::Stopped, 0, 0));
+        assert!(code == 137 && reason.is_some());
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! one QUIC session ([`client`]); it opens no database and runs no job.
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 usage, 3 the controlplane
-//! cannot be reached. `run`, `attach` and `dev -- CMD` end with the job's own
-//! code instead, see [`exit`].
+//! cannot be reached. `run`, `attach`, `container attach`, `exec`, `shell` and
+//! `dev -- CMD` end with the job's or command's own code instead, see [`exit`].
 
 pub mod args;
 pub mod client;
@@ -18,13 +18,16 @@ pub mod contexts;
 pub mod dev;
 pub mod env;
 pub mod error;
+mod exec;
 pub mod exit;
 mod files;
 mod follow;
+mod forward;
 mod output;
 pub mod printer;
 pub mod settings;
 mod signals;
+mod terminal;
 pub mod view;
 
 use std::process::ExitCode;
@@ -63,6 +66,9 @@ fn dispatch(action: Action, printer: &mut Printer) -> Result<u8, Error> {
         Action::Run(settings) => commands::run::run(settings, printer),
         Action::Attach(settings) => commands::attach::run(&settings, printer),
         Action::Logs(settings) => commands::logs::run(&settings, printer),
+        Action::Exec(settings) => commands::exec::run(settings, printer),
+        Action::PortForward(settings) => commands::port_forward::run(&settings, printer),
+        Action::Completions(shell) => commands::completions::run(shell, printer),
         Action::Task(settings) => commands::task::run(settings, printer),
         Action::Container(settings) => commands::container::run(settings, printer),
         Action::Worker(settings) => commands::worker::run(settings, printer),
@@ -85,6 +91,9 @@ fn misread(problem: &clap::Error) -> ExitCode {
     // Which command it was decides the code, so that no script takes a typing
     // mistake for the exit of its job.
     let partial = Cli::command().ignore_errors(true).try_get_matches().ok();
-    let name = partial.as_ref().and_then(clap::ArgMatches::subcommand_name);
-    ExitCode::from(if name.is_some_and(args::runs_job) { exit::LEVERS9_FAILED } else { exit::USAGE })
+    ExitCode::from(if partial.as_ref().is_some_and(args::runs_job) {
+        exit::LEVERS9_FAILED
+    } else {
+        exit::USAGE
+    })
 }

@@ -35,7 +35,7 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) struct Output {
     batches: mpsc::Sender<Vec<Piece>>,
-    done: oneshot::Receiver<Result<(), Error>>,
+    done: oneshot::Receiver<Result<bool, Error>>,
 }
 
 impl Output {
@@ -47,7 +47,7 @@ impl Output {
             let mut writer = Writer { line_open: false, shared: io::stderr().is_terminal() };
             let result = loop {
                 match waiting.blocking_recv() {
-                    None => break Ok(()),
+                    None => break Ok(writer.line_open),
                     Some(batch) => {
                         if let Err(error) = writer.write(&batch) {
                             break Err(error);
@@ -76,8 +76,8 @@ impl Output {
         self.batches.closed().await;
     }
 
-    /// Waits until everything is written.
-    pub(crate) async fn finish(self) -> Result<(), Error> {
+    /// Waits until everything is written. Says whether the last line was left open.
+    pub(crate) async fn finish(self) -> Result<bool, Error> {
         drop(self.batches);
         self.done.await.unwrap_or_else(|_| Err(Error::failed("the writing thread is gone")))
     }

@@ -112,9 +112,24 @@ impl Printer {
         self.write(&format!("{}\n", name::printable(text, 64 * 1024)))
     }
 
+    /// Prints a text of this command's own as it is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn script(&mut self, text: &[u8]) -> Result<(), Error> {
+        self.write(&String::from_utf8_lossy(text))
+    }
+
     /// Tells the user something beside the result.
     pub fn note(&mut self, text: &str) {
         self.complain(&format!("{}\n", note_line(text)));
+    }
+
+    /// Starts a line where a job's output has left one open on the same screen.
+    pub fn fresh_line(&mut self) {
+        if self.err_is_terminal {
+            self.complain("\n");
+        }
     }
 
     /// Tells whoever watches how far it is; scripts are not told.

@@ -17,6 +17,8 @@ pub(crate) enum Signal {
     Terminate,
     /// The terminal is gone.
     HangUp,
+    /// Ctrl-\\.
+    Quit,
 }
 
 impl Signal {
@@ -26,6 +28,17 @@ impl Signal {
             Self::HangUp => 129,
             Self::Interrupt => crate::exit::INTERRUPTED,
             Self::Terminate => 143,
+            Self::Quit => 131,
+        }
+    }
+
+    /// Its number of signal(7).
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::HangUp => 1,
+            Self::Interrupt => 2,
+            Self::Quit => 3,
+            Self::Terminate => 15,
         }
     }
 }
@@ -40,16 +53,26 @@ impl Signals {
     /// Starts to listen. A signal this process was started to ignore, as under
     /// `nohup` or in the background of a script, stays ignored.
     pub(crate) fn listen() -> Result<Self, Error> {
-        let ignored = ignored_by_parent();
-        let wanted = [
+        Self::to(&[
             (Signal::Interrupt, SignalKind::interrupt()),
             (Signal::Terminate, SignalKind::terminate()),
             (Signal::HangUp, SignalKind::hangup()),
-        ];
+        ])
+    }
+
+    /// Starts to listen, also to the one that would otherwise leave a core file.
+    pub(crate) fn listen_to_quit_too() -> Result<Self, Error> {
+        let mut signals = Self::listen()?;
+        signals.listening.extend(Self::to(&[(Signal::Quit, SignalKind::quit())])?.listening);
+        Ok(signals)
+    }
+
+    fn to(wanted: &[(Signal, SignalKind)]) -> Result<Self, Error> {
+        let ignored = ignored_by_parent();
         let listening = wanted
-            .into_iter()
+            .iter()
             .filter(|(_, kind)| ignored & (1 << (kind.as_raw_value() - 1)) == 0)
-            .map(|(which, kind)| Ok((which, signal(kind)?)))
+            .map(|(which, kind)| Ok((*which, signal(*kind)?)))
             .collect::<std::io::Result<_>>()
             .map_err(|e| Error::failed("cannot listen for signals").because(e))?;
         Ok(Self { listening })

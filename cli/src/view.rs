@@ -99,6 +99,12 @@ pub struct TaskView {
     pub detached: bool,
     /// The limit of each attempt; 0 for none.
     pub timeout_ms: u64,
+    /// TCP ports that HTTP requests may reach.
+    pub ports: Vec<u32>,
+    /// Whether they need no token.
+    pub public: bool,
+    /// Where each of the ports is reached, in their order.
+    pub urls: Vec<String>,
 }
 
 impl From<v1::Task> for TaskView {
@@ -121,6 +127,9 @@ impl From<v1::Task> for TaskView {
             resources: task.resources.into(),
             detached: task.detached,
             timeout_ms: task.timeout_ms,
+            ports: task.ports,
+            public: task.public,
+            urls: task.urls,
         }
     }
 }

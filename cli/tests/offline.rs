@@ -112,8 +112,48 @@ fn mistakes_on_the_command_line_have_a_code_no_job_is_blamed_for() {
         assert_eq!((did.code, did.out.as_str()), (2, ""), "{args:?}");
         assert!(did.err.contains("Usage: levers9") || did.err.contains("--help"), "{}", did.err);
     }
-    for args in [&["run"][..], &["-c", "x", "run", "--bogus", "--", "true"], &["attach"]] {
-        assert_eq!(home.run(args).code, 125, "{args:?}");
+    for args in [
+        &["run"][..],
+        &["-c", "x", "run", "--bogus", "--", "true"],
+        &["run", "--port", "x", "--", "true"],
+        &["run", "--public", "--", "true"],
+        &["attach"],
+        &["exec"],
+        &["exec", ID, "ls"],
+        &["exec", ID, "--"],
+        &["-c", "x", "exec", ID, "--bogus", "--", "true"],
+        &["exec", "abc", "--", "true"],
+        &["exec", ID, "-e", "=x", "--", "true"],
+        &["shell"],
+        &["shell", "abc"],
+        &["container", "attach"],
+        &["container", "attach", "abc"],
+        &["container", "attach", ID, "--bogus"],
+    ] {
+        let did = home.run(args);
+        assert_eq!((did.code, did.out.as_str()), (125, ""), "{args:?}: {}", did.err);
+    }
+    for args in [&["container", "bogus"][..], &["container", "stop"], &["port-forward", ID]] {
+        assert_eq!(home.run(args).code, 2, "{args:?}");
+    }
+    for bad in ["0", "65536", "1:0", "65536:1", "a:b:c", "abc", ":"] {
+        let said = format!(
+            "error: {bad:?} names no port to forward\n\
+             hint: write [LOCAL:]REMOTE, as in 8080:8000; ports are 1 to 65535, a LOCAL of 0 is any free one"
+        );
+        fails(&home.run(&["port-forward", ID, bad]), 2, &said);
+    }
+    fails(
+        &home.run(&["port-forward", ID, "8000:80", "8000:81"]),
+        2,
+        "error: \"8000:81\": the local port 8000 is taken twice\nhint: give each its own: LOCAL:REMOTE",
+    );
+    for (port, shown) in [("0", "0"), ("65536", "65536")] {
+        fails(
+            &home.run(&["run", "--port", port, "--", "true"]),
+            125,
+            &format!("error: the job is refused: port is {shown:?}, which is not allowed: 1 to 65535"),
+        );
     }
     fails(
         &home.run(&["task", "show", "abc"]),
@@ -325,6 +365,10 @@ fn help_and_version_are_there_at_once() {
         "run",
         "logs",
         "attach",
+        "exec",
+        "shell",
+        "port-forward",
+        "completions",
         "task",
         "container",
         "worker",
@@ -336,4 +380,20 @@ fn help_and_version_are_there_at_once() {
     ] {
         assert!(help.out.contains(&format!("\n  {name} ")), "{name} is not in the help");
     }
+}
+
+#[test]
+fn every_shell_has_its_completions() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let did = home.run(&["completions", shell]);
+        assert_eq!((did.code, did.err.as_str()), (0, ""), "{shell}");
+        assert!(did.out.contains("port-forward") && did.out.contains("since-line"), "{shell}: {}", did.out);
+    }
+    assert_eq!(home.run(&["completions", "csh"]).code, 2);
+    let script = home.run(&["completions", "bash"]).out;
+    let file = home.path().join("levers9.bash");
+    fs::write(&file, script).unwrap();
+    let checked = std::process::Command::new("bash").arg("-n").arg(&file).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }

@@ -3,6 +3,7 @@
 //! with answers, refusals, lost sessions and signals.
 
 mod fake;
+mod reach;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -183,7 +184,7 @@ fn a_refused_job_says_why_and_what_to_do() {
 fn json_has_one_object_per_line() {
     let fake = with_task(|_| vec![numbers(1, 1), ended("ERROR", Some(2), "why")]);
     let did = home(&fake).run(&["run", "--format", "json", "--", "job"]);
-    let expected = "{\"task\":\"019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6a\",\"note\":\"\"}\n\
+    let expected = "{\"task\":\"019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6a\",\"note\":\"\",\"urls\":[]}\n\
                     {\"line\":1,\"unix_ms\":0,\"stream\":\"stdout\",\"text\":\"1\\n\"}\n\
                     {\"status\":\"ERROR\",\"exit_code\":2,\"reason\":\"why\"}";
     assert_eq!((did.code, did.out.as_str()), (2, expected));

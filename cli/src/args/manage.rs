@@ -66,11 +66,26 @@ pub enum ContainerCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Take over a container's task: print its output, end with its exit code
+    Attach(ContainerAttachArgs),
     /// Stop a container
     Stop {
         /// The id of the container
         container: String,
     },
+}
+
+/// `levers9 container attach`
+#[derive(Debug, Args)]
+pub struct ContainerAttachArgs {
+    /// The id of the container
+    pub container: String,
+    /// Print only what comes after this line number
+    #[arg(long, value_name = "N")]
+    pub since_line: Option<u64>,
+    /// How to print the output; json prints one object per line
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `levers9 worker`

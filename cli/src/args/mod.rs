@@ -3,16 +3,18 @@
 
 mod dev;
 mod manage;
+mod reach;
 mod run;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
 pub use dev::DevArgs;
 pub use manage::{
-    ConfigArgs, ConfigCommand, ConfigCreateArgs, ContainerArgs, ContainerCommand, EndpointArgs, LoginArgs,
-    NewTokenKind, TaskArgs, TaskCommand, TokenArgs, TokenCommand, WorkerArgs, WorkerCommand, WorkspaceArgs,
-    WorkspaceCommand,
+    ConfigArgs, ConfigCommand, ConfigCreateArgs, ContainerArgs, ContainerAttachArgs, ContainerCommand,
+    EndpointArgs, LoginArgs, NewTokenKind, TaskArgs, TaskCommand, TokenArgs, TokenCommand, WorkerArgs,
+    WorkerCommand, WorkspaceArgs, WorkspaceCommand,
 };
+pub use reach::{ExecArgs, InsideArgs, PortForwardArgs, ShellArgs};
 pub use run::{AttachArgs, LogsArgs, RunArgs};
 
 /// Runs jobs on machines and clusters that dial out to a controlplane.
@@ -37,9 +39,15 @@ pub enum Command {
     Logs(LogsArgs),
     /// Take over a task: print its output, end with its exit code
     Attach(AttachArgs),
+    /// Run a command in a running container
+    Exec(ExecArgs),
+    /// Open a shell in a running container
+    Shell(ShellArgs),
+    /// Make ports of a container reachable on this machine
+    PortForward(PortForwardArgs),
     /// List, show and stop tasks
     Task(TaskArgs),
-    /// List and stop containers
+    /// List, attach to and stop containers
     Container(ContainerArgs),
     /// List workers and enroll new ones
     Worker(WorkerArgs),
@@ -55,24 +63,35 @@ pub enum Command {
     Dev(DevArgs),
     /// Print the version of this command and of the controlplane
     Version(OutputArgs),
+    /// Print the script that completes commands in a shell
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
 }
 
 impl Command {
-    /// Whether the command ends with the exit code of a job.
+    /// Whether the command ends with the exit code of a job or command.
     #[must_use]
     pub fn runs_job(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Attach(_) => true,
+            Self::Run(_) | Self::Attach(_) | Self::Exec(_) | Self::Shell(_) => true,
+            Self::Container(container) => matches!(container.command, ContainerCommand::Attach(_)),
             Self::Dev(dev) => !dev.command.is_empty(),
             _ => false,
         }
     }
 }
 
-/// Whether the command of this name ends with the exit code of a job.
+/// Whether what could be understood of a command line is of a command that
+/// ends with the exit code of a job or command.
 #[must_use]
-pub fn runs_job(name: &str) -> bool {
-    matches!(name, "run" | "attach")
+pub fn runs_job(understood: &ArgMatches) -> bool {
+    match understood.subcommand() {
+        Some(("run" | "attach" | "exec" | "shell", _)) => true,
+        Some(("container", more)) => more.subcommand_name() == Some("attach"),
+        _ => false,
+    }
 }
 
 /// How results are printed.

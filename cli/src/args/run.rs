@@ -34,6 +34,12 @@ pub struct RunArgs {
     /// Run only on workers of this pool
     #[arg(long)]
     pub pool: Option<String>,
+    /// Let HTTP requests reach this TCP port of the job. Can be repeated
+    #[arg(long = "port", value_name = "N")]
+    pub ports: Vec<u32>,
+    /// Let them in without a token
+    #[arg(long, requires = "ports")]
+    pub public: bool,
     /// Print the task's id and return; the task runs on by itself
     #[arg(short, long)]
     pub detach: bool,

@@ -2,7 +2,7 @@
 
 use levers9_wire::v1::{self, call_open::Request};
 
-use super::{call_once, expect_answer};
+use super::{attach, call_once, expect_answer};
 use crate::error::Error;
 use crate::exit;
 use crate::printer::Printer;
@@ -12,7 +12,8 @@ use crate::view::ContainerView;
 /// Runs the command.
 ///
 /// # Errors
-/// When the controlplane says no, or cannot be reached.
+/// When the controlplane says no, or cannot be reached. Of an attach, the
+/// task's own failure is its exit code.
 pub fn run(settings: ContainerSettings, printer: &mut Printer) -> Result<u8, Error> {
     let target = &settings.target;
     match settings.action {
@@ -22,6 +23,9 @@ pub fn run(settings: ContainerSettings, printer: &mut Printer) -> Result<u8, Err
             let containers: Vec<ContainerView> =
                 answer.containers.into_iter().map(ContainerView::from).collect();
             printer.list(format, &containers)?;
+        }
+        ContainerAction::Attach { container, since_line, format } => {
+            return attach::follow_as_caller(target, container.to_wire(), None, since_line, format, printer);
         }
         ContainerAction::Stop(container) => {
             let request = Request::ContainerStop(v1::ContainerStopRequest { container: container.to_wire() });

@@ -2,10 +2,13 @@
 //! returns the exit code.
 
 pub mod attach;
+pub mod completions;
 pub mod config;
 pub mod container;
+pub mod exec;
 pub mod login;
 pub mod logs;
+pub mod port_forward;
 pub mod run;
 pub mod task;
 pub mod token;

@@ -19,6 +19,7 @@ use crate::signals::Signals;
 struct SubmittedView {
     task: String,
     note: String,
+    urls: Vec<String>,
 }
 
 /// The last line of a followed task.
@@ -52,11 +53,11 @@ pub(crate) async fn run_job(
     signals: &mut Signals,
     printer: &mut Printer,
 ) -> Result<u8, Error> {
-    let detached = job.detached;
+    let (detached, ports, public) = (job.detached, job.ports.clone(), job.public);
     let submit = client.call(call_open::Request::Submit(job), Patience::Within(CONNECT));
     let submitted = expect_answer!(signals.or(submit).await?, Submit)?;
     let task = TaskId::try_from(submitted.task.as_slice()).map_err(|_| misanswered())?;
-    let view = SubmittedView { task: task.to_string(), note: submitted.note };
+    let view = SubmittedView { task: task.to_string(), note: submitted.note, urls: submitted.urls };
     match format {
         Format::Json => printer.json_line(&view)?,
         Format::Text if detached => printer.line(&view.task)?,
@@ -65,6 +66,9 @@ pub(crate) async fn run_job(
     if !view.note.is_empty() {
         printer.note(&view.note);
     }
+    if format == Format::Text {
+        say_urls(&ports, &view.urls, public, printer);
+    }
     if detached {
         return Ok(exit::DONE);
     }
@@ -72,6 +76,16 @@ pub(crate) async fn run_job(
     let plan = Plan { open, format, task: Some(task), seen_note: view.note };
     let finish = follow(client, &plan, signals, printer).await?;
     code_of(finish, format, printer)
+}
+
+/// Says where HTTP requests reach each port.
+fn say_urls(ports: &[u32], urls: &[String], public: bool, printer: &mut Printer) {
+    for (port, url) in ports.iter().zip(urls) {
+        printer.note(&format!("port {port}: {url}"));
+    }
+    if !urls.is_empty() && !public {
+        printer.note("requests need the header \"Authorization: Bearer TOKEN\"");
+    }
 }
 
 /// Says how a task ended, and which exit code that is.

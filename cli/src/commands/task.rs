@@ -43,6 +43,10 @@ pub fn run(settings: TaskSettings, printer: &mut Printer) -> Result<u8, Error> {
     Ok(exit::DONE)
 }
 
+fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
 fn show(details: &TaskDetails, format: Format, printer: &mut Printer) -> Result<(), Error> {
     if format == Format::Json {
         return printer.json(details);
@@ -51,6 +55,7 @@ fn show(details: &TaskDetails, format: Format, printer: &mut Printer) -> Result<
     let now = levers9_wire::clock::unix_millis();
     let ago = |at: u64| format!("{} ago", show_duration(Duration::from_secs(now.saturating_sub(at) / 1000)));
     let code = task.exit_code.map(|code| code.to_string());
+    let ports: Vec<String> = task.ports.iter().map(u32::to_string).collect();
     printer.pairs(&[
         ("task", task.id.clone()),
         ("name", task.name.clone()),
@@ -67,7 +72,10 @@ fn show(details: &TaskDetails, format: Format, printer: &mut Printer) -> Result<
                 show_duration(Duration::from_millis(task.timeout_ms))
             },
         ),
-        ("detached", if task.detached { "yes" } else { "no" }.to_owned()),
+        ("detached", yes_no(task.detached).to_owned()),
+        ("ports", ports.join(", ")),
+        ("public", if ports.is_empty() { "" } else { yes_no(task.public) }.to_owned()),
+        ("urls", task.urls.join(" ")),
         ("pool", task.pool.clone()),
         ("container", task.container.clone()),
         ("worker", task.worker.clone()),

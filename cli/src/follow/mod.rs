@@ -26,7 +26,8 @@ pub(crate) struct Plan {
     pub(crate) open: v1::FollowOpen,
     /// How to print.
     pub(crate) format: Format,
-    /// The task to cancel at Ctrl-C, for a caller.
+    /// The task to cancel at Ctrl-C, for a caller that knows it; otherwise a
+    /// caller takes it from the first status.
     pub(crate) task: Option<TaskId>,
     /// A note the user has seen already.
     pub(crate) seen_note: String,
@@ -55,6 +56,7 @@ pub(crate) async fn follow(
     let run = Run {
         client,
         plan,
+        task: plan.task,
         printer,
         output: &output,
         reader: Reader::new(plan.open.clone(), plan.task.is_some()),
@@ -78,6 +80,8 @@ pub(crate) async fn follow(
 struct Run<'a> {
     client: &'a Client,
     plan: &'a Plan,
+    /// The task to cancel at Ctrl-C.
+    task: Option<TaskId>,
     printer: &'a mut Printer,
     output: &'a Output,
     reader: Reader,
@@ -148,15 +152,32 @@ impl Run<'_> {
                 ));
             }
             reader::Event::Back => self.note(&format!("connected to {} again", self.client.place())),
-            reader::Event::Said(said) => match self.progress.take(said) {
-                Heard::Print(pieces, last_line) => {
-                    self.reader.printed(last_line);
-                    self.pending = pieces;
-                }
-                Heard::Ended(ended) => return Ok(Some(ended)),
-                Heard::Failed(failure) if reader::passes(failure.code()) => self.reader.give_up_stream(),
-                Heard::Failed(failure) => return Err(refused(failure)),
-            },
+            reader::Event::Said(said) => {
+                self.learn_task(&said);
+                return self.on_said(said);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A caller that asked by container is told which task it is.
+    fn learn_task(&mut self, said: &v1::FollowEvent) {
+        if let (None, true, Some(v1::follow_event::Kind::Status(status))) =
+            (self.task, self.plan.open.caller, &said.kind)
+        {
+            self.task = TaskId::try_from(status.task.as_slice()).ok();
+        }
+    }
+
+    fn on_said(&mut self, said: v1::FollowEvent) -> Result<Option<v1::FollowEnded>, Error> {
+        match self.progress.take(said) {
+            Heard::Print(pieces, last_line) => {
+                self.reader.printed(last_line);
+                self.pending = pieces;
+            }
+            Heard::Ended(ended) => return Ok(Some(ended)),
+            Heard::Failed(failure) if reader::passes(failure.code()) => self.reader.give_up_stream(),
+            Heard::Failed(failure) => return Err(refused(failure)),
         }
         Ok(None)
     }
@@ -164,7 +185,7 @@ impl Run<'_> {
     /// Ctrl-C cancels a caller's task and waits for its end. Everything else
     /// leaves.
     fn on_signal(&mut self, signal: Signal) -> Result<(), Error> {
-        match (self.plan.task, signal) {
+        match (self.task, signal) {
             (Some(task), Signal::Interrupt) if !self.interrupted => {
                 self.interrupted = true;
                 self.printer.note("cancelling the task; press Ctrl-C again to leave at once");

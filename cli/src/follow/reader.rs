@@ -108,7 +108,7 @@ impl Reader {
             }
             if let (StreamError::Lost(why), false) = (&error, self.lost) {
                 self.lost = true;
-                return Ok(Event::Lost(why.to_string()));
+                return Ok(Event::Lost(client.why_lost(why)));
             }
         }
     }

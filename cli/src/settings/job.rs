@@ -100,12 +100,19 @@ fn job(args: RunArgs, env: &Env) -> Result<v1::SubmitRequest, Error> {
         detached: args.detach,
         max_retries: args.retries,
         pool: args.pool.unwrap_or_default(),
-        ports: Vec::new(),
-        public: false,
+        ports: once_each(args.ports),
+        public: args.public,
     };
     // The controlplane checks by the same rules; here the answer costs nothing.
     valid::Submit::try_from(job.clone()).map_err(|e| Error::usage("the job is refused").because(e))?;
     Ok(job)
+}
+
+/// Without what was said before: each has one URL in the answer.
+fn once_each(mut ports: Vec<u32>) -> Vec<u32> {
+    let mut seen = std::collections::BTreeSet::new();
+    ports.retain(|port| seen.insert(*port));
+    ports
 }
 
 fn amount<T>(flag: &str, read: Result<T, quantity::BadAmount>) -> Result<T, Error> {
@@ -113,7 +120,7 @@ fn amount<T>(flag: &str, read: Result<T, quantity::BadAmount>) -> Result<T, Erro
 }
 
 /// `K=V`, or `K` for the value it has here. The error quotes no value.
-fn variable(pair: &str, env: &Env) -> Result<v1::EnvVar, Error> {
+pub(super) fn variable(pair: &str, env: &Env) -> Result<v1::EnvVar, Error> {
     let (name, value) = match pair.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (pair, env.get_even_empty(pair)),

@@ -61,6 +61,15 @@ pub enum ContainerAction {
         /// How to print.
         format: Format,
     },
+    /// Become a caller of its task and follow it.
+    Attach {
+        /// Which.
+        container: ContainerId,
+        /// Print what comes after this line.
+        since_line: u64,
+        /// How to print.
+        format: Format,
+    },
     /// Stop one.
     Stop(ContainerId),
 }
@@ -187,6 +196,11 @@ pub(super) fn container(
 ) -> Result<ContainerSettings, Error> {
     let action = match command {
         ContainerCommand::List { all, output } => ContainerAction::List { all, format: output.format },
+        ContainerCommand::Attach(args) => ContainerAction::Attach {
+            container: id(&args.container, "CONTAINER")?,
+            since_line: args.since_line.unwrap_or_default(),
+            format: args.output.format,
+        },
         ContainerCommand::Stop { container } => ContainerAction::Stop(id(&container, "CONTAINER")?),
     };
     Ok(ContainerSettings { target: target()?, action })

@@ -5,6 +5,7 @@
 mod job;
 mod local;
 mod manage;
+mod reach;
 
 use levers9_transport::Address;
 use levers9_wire::token::{self, Secret};
@@ -18,6 +19,7 @@ pub use manage::{
     ContainerAction, ContainerSettings, TaskAction, TaskSettings, TokenAction, TokenSettings, WorkerAction,
     WorkerSettings, WorkspaceAction, WorkspaceSettings,
 };
+pub use reach::{ExecSettings, Forward, PortForwardSettings, TerminalWish};
 
 use crate::args::{Cli, Command};
 use crate::config::DEFAULT;
@@ -34,6 +36,10 @@ pub enum Action {
     Logs(LogsSettings),
     /// `attach`
     Attach(AttachSettings),
+    /// `exec` and `shell`
+    Exec(ExecSettings),
+    /// `port-forward`
+    PortForward(PortForwardSettings),
     /// `task`
     Task(TaskSettings),
     /// `container`
@@ -52,6 +58,8 @@ pub enum Action {
     Version(VersionSettings),
     /// `dev`
     Dev(DevSettings),
+    /// `completions`
+    Completions(clap_complete::Shell),
 }
 
 /// Which controlplane to talk to, and as whom.
@@ -76,6 +84,9 @@ pub fn resolve(cli: Cli, env: &Env) -> Result<Action, Error> {
         Command::Run(args) => Action::Run(job::run(args, env, target)?),
         Command::Logs(args) => Action::Logs(job::logs(&args, target)?),
         Command::Attach(args) => Action::Attach(job::attach(&args, target)?),
+        Command::Exec(args) => Action::Exec(reach::exec(args, env, target)?),
+        Command::Shell(args) => Action::Exec(reach::shell(args, env, target)?),
+        Command::PortForward(args) => Action::PortForward(reach::port_forward(&args, target)?),
         Command::Task(args) => Action::Task(manage::task(args.command, target)?),
         Command::Container(args) => Action::Container(manage::container(args.command, target)?),
         Command::Worker(args) => Action::Worker(manage::worker(args.command, target)?),
@@ -88,6 +99,7 @@ pub fn resolve(cli: Cli, env: &Env) -> Result<Action, Error> {
             format: args.format,
         }),
         Command::Dev(args) => Action::Dev(local::dev(args, env)?),
+        Command::Completions { shell } => Action::Completions(shell),
     })
 }
 

@@ -3,9 +3,11 @@
 //! what it was asked.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use levers9_transport::Stream;
 use levers9_transport::accept::{Acceptor, Gate, Limits, Refusal, Session};
 use levers9_transport::cert::Authority;
 use levers9_transport::link::Opened;
@@ -21,12 +23,26 @@ pub(crate) enum Step {
     Event(follow_event::Kind),
     /// Answers a call.
     Answer(call_answer::Answer),
+    /// Hands the stream to a test; what it returns closes the whole session.
+    With(Played),
     /// Waits until the task was asked to stop.
     UntilStopped,
     /// Says nothing more and keeps the stream.
     Hang,
     /// Closes the whole session with a code.
     Close(ResetCode),
+}
+
+/// A test's own code for one stream.
+pub(crate) type Played =
+    Box<dyn FnOnce(Stream) -> Pin<Box<dyn Future<Output = Option<ResetCode>> + Send>> + Send>;
+
+/// A step that hands the stream to a test.
+pub(crate) fn with<F>(play: impl FnOnce(Stream) -> F + Send + 'static) -> Vec<Step>
+where
+    F: Future<Output = Option<ResetCode>> + Send + 'static,
+{
+    vec![Step::With(Box::new(move |stream| Box::pin(play(stream))))]
 }
 
 /// Decides what to do about a stream, by what it is and how often one of its
@@ -115,6 +131,15 @@ impl Fake {
         };
         self.gate.asked.lock().unwrap().iter().filter_map(pick).collect()
     }
+
+    /// The commands so far, by what they were opened with.
+    pub(crate) fn execs(&self) -> Vec<v1::ExecOpen> {
+        let pick = |kind: &stream_open::Kind| match kind {
+            stream_open::Kind::Exec(open) => Some(open.clone()),
+            _ => None,
+        };
+        self.gate.asked.lock().unwrap().iter().filter_map(pick).collect()
+    }
 }
 
 impl Gate for Scripted {
@@ -161,6 +186,7 @@ impl Scripted {
                 Step::Answer(answer) => {
                     let _gone = opened.stream.send.send(&v1::CallAnswer { answer: Some(answer) }).await;
                 }
+                Step::With(play) => return play(opened.stream).await,
                 Step::UntilStopped => drop(self.stopped.subscribe().wait_for(|stopped| *stopped).await),
                 Step::Hang => std::future::pending().await,
                 Step::Close(code) => {
@@ -184,6 +210,8 @@ fn name_of(kind: &stream_open::Kind) -> &'static str {
             Some(call_open::Request::TaskStop(_)) => "stop",
             _ => "call",
         },
+        stream_open::Kind::Exec(_) => "exec",
+        stream_open::Kind::Tunnel(_) => "tunnel",
         _ => "other",
     }
 }
