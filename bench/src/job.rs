@@ -85,14 +85,14 @@ fn timed(command: &mut Command) -> Result<u64> {
 }
 
 /// A running `levers9 dev`.
-struct Dev {
+pub(crate) struct Dev {
     cli: PathBuf,
     config: PathBuf,
     process: Child,
 }
 
 impl Dev {
-    fn start(cli: &Path, folder: &Path) -> Result<Self> {
+    pub(crate) fn start(cli: &Path, folder: &Path) -> Result<Self> {
         let data = folder.join("dev");
         let process = Command::new(cli)
             .args([
@@ -123,7 +123,12 @@ impl Dev {
         Ok(dev)
     }
 
-    fn command(&self) -> Command {
+    /// Its number, and where its contexts are.
+    pub(crate) fn process(&self) -> (u32, &Path) {
+        (self.process.id(), &self.config)
+    }
+
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.cli);
         command.env("CONFIG_PATH", &self.config);
         command

@@ -7,6 +7,7 @@
 
 mod job;
 mod process;
+mod reach;
 mod report;
 mod stats;
 mod transport;
@@ -46,6 +47,31 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Into a container and back: tunnels, HTTP beside nginx, keystrokes beside bulk
+    Reach {
+        /// The `levers9` binary
+        #[arg(long, value_name = "FILE")]
+        cli: std::path::PathBuf,
+        /// The `nginx` binary
+        #[arg(long, value_name = "FILE", default_value = "nginx")]
+        nginx: std::path::PathBuf,
+        /// Fewer and shorter rounds
+        #[arg(long)]
+        quick: bool,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// What a container serves; started by this program itself.
+    #[command(hide = true)]
+    Target {
+        /// The port to listen on.
+        #[arg(long)]
+        port: u16,
+    },
+    /// One side of a bare tunnel; started by this program itself.
+    #[command(hide = true)]
+    Tunnel(reach::tunnel::TunnelArgs),
     /// One side of a measurement; started by this program itself.
     #[command(hide = true)]
     Peer(transport::peer::PeerArgs),
@@ -63,6 +89,9 @@ fn main() -> Result<()> {
     match Args::parse().command {
         Command::Transport { quick, format } => print(&transport::measure(quick)?, format),
         Command::Run { cli, quick, format } => print(&job::measure(&cli, quick)?, format),
+        Command::Reach { cli, nginx, quick, format } => print(&reach::measure(&cli, &nginx, quick)?, format),
+        Command::Target { port } => reach::target::run(port),
+        Command::Tunnel(args) => reach::tunnel::run(args),
         Command::Peer(args) => transport::peer::run(args),
     }
 }

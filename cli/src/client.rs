@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use levers9_transport::dial::{DialError, Dialer};
 use levers9_transport::link::{Introduce, Link, OpenError, Status};
-use levers9_transport::quic::{Endpoint, Lost, Settings};
+use levers9_transport::quic::{Carrier, Endpoint, Lost, Settings};
 use levers9_transport::{Stream, StreamError};
 use levers9_wire::token::Secret;
 use levers9_wire::v1::{self, ResetCode, call_answer, call_open, stream_open};
@@ -221,6 +221,15 @@ impl Client {
                 }
             }
             _ => lost.to_string(),
+        }
+    }
+
+    /// What the session rides on now, when there is one.
+    #[must_use]
+    pub fn carrier(&self) -> Option<Carrier> {
+        match &*self.link.status().borrow() {
+            Status::Online { carrier, .. } => Some(carrier.clone()),
+            _ => None,
         }
     }
 

@@ -25,6 +25,7 @@ mod follow;
 mod forward;
 mod output;
 pub mod printer;
+mod probe;
 pub mod settings;
 mod signals;
 mod terminal;
@@ -76,6 +77,8 @@ fn dispatch(action: Action, printer: &mut Printer) -> Result<u8, Error> {
         Action::Token(settings) => commands::token::run(settings, printer),
         Action::Login(settings) => commands::login::run(&settings, printer),
         Action::Config(settings) => commands::config::run(settings, printer),
+        Action::Doctor(settings) => commands::doctor::run(&settings, printer),
+        Action::Bench(settings) => commands::bench::run(&settings, printer),
         Action::Version(settings) => commands::version::run(&settings, printer),
         Action::Dev(settings) => dev::run(settings, printer),
     }

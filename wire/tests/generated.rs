@@ -15,9 +15,9 @@ fn generated_code_is_fresh() {
         .bytes([
             ".levers9.wire.v1.LogRecord.data",
             ".levers9.wire.v1.FollowLine.data",
-            ".levers9.wire.v1.ExecInput.kind.stdin",
-            ".levers9.wire.v1.ExecOutput.kind.stdout",
-            ".levers9.wire.v1.ExecOutput.kind.stderr",
+            ".levers9.wire.v1.ExecInput.stdin",
+            ".levers9.wire.v1.ExecOutput.stdout",
+            ".levers9.wire.v1.ExecOutput.stderr",
         ])
         // These carry secrets; their Debug is written by hand in src/secret_debug.rs.
         .skip_debug([

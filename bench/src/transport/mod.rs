@@ -19,9 +19,9 @@ mod h2;
 mod idle;
 mod levers9;
 pub(crate) mod peer;
-mod protocol;
+pub(crate) mod protocol;
 mod quinn;
-mod rows;
+pub(crate) mod rows;
 mod tls;
 mod work;
 
@@ -122,7 +122,7 @@ fn one_round(
 }
 
 /// The CA of a run; opened by each server, made by whoever comes first.
-fn open_authority(folder: &Path) -> Result<Authority> {
+pub(crate) fn open_authority(folder: &Path) -> Result<Authority> {
     Ok(Authority::open(folder, &["127.0.0.1".to_owned()], unix_millis() / 1_000)?)
 }
 

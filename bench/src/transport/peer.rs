@@ -122,14 +122,14 @@ fn say(answer: &Answer) -> Result<()> {
 
 /// A server and a client connected to it.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     server: Helper,
     client: Helper,
 }
 
 impl Pair {
     /// Starts both and waits until they are warm.
-    pub(super) fn start(variant: Variant, folder: &Path) -> Result<Self> {
+    pub(crate) fn start(variant: Variant, folder: &Path) -> Result<Self> {
         let cores = process::two_cores();
         let start = |role: &str, what: &str, core: Option<usize>| -> Result<(Helper, String)> {
             let mut args = vec!["peer".to_owned(), "--variant".to_owned(), variant.name().to_owned()];
@@ -148,7 +148,7 @@ impl Pair {
     }
 
     /// Has a piece of work done, and counts what both used for it.
-    pub(super) fn work(&mut self, work: Work) -> Result<Sample> {
+    pub(crate) fn work(&mut self, work: Work) -> Result<Sample> {
         self.ready(&Ask::Prepare(work))?;
         let before = usage(&mut self.server)?.cpu_us + usage(&mut self.client)?.cpu_us;
         let done = match self.client.ask(&Ask::Work(work))? {

@@ -43,11 +43,13 @@ pub(super) fn pieces(mut bytes: u64) -> impl Iterator<Item = Bytes> + Send {
 
 /// What a client is to do.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// Downloads side by side, of so many bytes together.
     Bulk { streams: u32, bytes: u64 },
     /// Calls, one stream each, for so long.
     Calls { in_flight: u32, millis: u64 },
+    /// A call every ten milliseconds beside so many downloads, for so long.
+    Pinged { streams: u32, millis: u64 },
     /// One stream after another, each until its first byte, for so long.
     FirstByte { millis: u64 },
 }
@@ -81,13 +83,13 @@ pub(super) enum Answer {
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Done {
-    pub(super) wall_us: u64,
+pub(crate) struct Done {
+    pub(crate) wall_us: u64,
     /// Bytes or requests.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// Of one request.
-    pub(super) p50_ns: u64,
-    pub(super) p99_ns: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
 }
 
 #[cfg(test)]

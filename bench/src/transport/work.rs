@@ -11,6 +11,9 @@ use tokio::time::Instant;
 use super::protocol::{ANSWER, Done, Work};
 use crate::stats::percentile;
 
+/// How often a call is made beside downloads.
+const PING_EVERY: Duration = Duration::from_millis(10);
+
 /// Makes clients of one variant for one server.
 pub(super) trait Dialer: Sized {
     type Client: Client;
@@ -45,7 +48,7 @@ pub(super) trait Client: Clone + Send + Sync + 'static {
 /// Makes ready for work.
 pub(super) async fn prepare<C: Client>(client: &C, work: Work) -> Result<()> {
     match work {
-        Work::Bulk { streams, .. } => client.prepare(streams).await,
+        Work::Bulk { streams, .. } | Work::Pinged { streams, .. } => client.prepare(streams).await,
         Work::Calls { .. } | Work::FirstByte { .. } => Ok(()),
     }
 }
@@ -62,6 +65,7 @@ pub(super) async fn run<C: Client>(client: &C, work: Work) -> Result<Done> {
             })
             .await
         }
+        Work::Pinged { streams, millis } => pinged(client, streams, millis).await,
         Work::FirstByte { millis } => {
             let client = client.clone();
             // The one byte and the end of the stream come in one packet.
@@ -88,6 +92,33 @@ async fn bulk<C: Client>(client: &C, streams: u32, bytes: u64) -> Result<Done> {
     }
     ensure!(count == each * u64::from(streams), "{count} bytes came instead of {bytes}");
     Ok(Done { wall_us: micros(started.elapsed()), count, ..Done::default() })
+}
+
+/// Calls now and then while downloads that do not end take all there is.
+async fn pinged<C: Client>(client: &C, streams: u32, millis: u64) -> Result<Done> {
+    let mut downloads = JoinSet::new();
+    for _ in 0..streams {
+        let client = client.clone();
+        downloads.spawn(async move { client.download(1 << 40).await });
+    }
+    let started = Instant::now();
+    let mut every = tokio::time::interval(PING_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut took = Vec::new();
+    while started.elapsed() < Duration::from_millis(millis) {
+        every.tick().await;
+        let began = Instant::now();
+        client.call().await?;
+        took.push(nanos(began.elapsed()));
+        if let Some(ended) = downloads.try_join_next() {
+            ensure!(false, "a download ended: {ended:?}");
+        }
+    }
+    let wall_us = micros(started.elapsed());
+    downloads.shutdown().await;
+    took.sort_unstable();
+    let (p50_ns, p99_ns) = (percentile(&took, 50), percentile(&took, 99));
+    Ok(Done { wall_us, count: took.len() as u64, p50_ns, p99_ns })
 }
 
 /// Does something over and over for a while, so many at once.

@@ -2,6 +2,7 @@
 //! [`crate::settings`] makes settings of them.
 
 mod dev;
+mod inspect;
 mod manage;
 mod reach;
 mod run;
@@ -9,6 +10,7 @@ mod run;
 use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
 pub use dev::DevArgs;
+pub use inspect::{BenchArgs, Direction, DoctorArgs};
 pub use manage::{
     ConfigArgs, ConfigCommand, ConfigCreateArgs, ContainerArgs, ContainerAttachArgs, ContainerCommand,
     EndpointArgs, LoginArgs, NewTokenKind, TaskArgs, TaskCommand, TokenArgs, TokenCommand, WorkerArgs,
@@ -61,6 +63,10 @@ pub enum Command {
     Config(ConfigArgs),
     /// Run a controlplane and a worker on this machine
     Dev(DevArgs),
+    /// Find out where the way to a controlplane and its workers breaks
+    Doctor(DoctorArgs),
+    /// Measure what fits through streams, and what they take to open
+    Bench(BenchArgs),
     /// Print the version of this command and of the controlplane
     Version(OutputArgs),
     /// Print the script that completes commands in a shell

@@ -2,9 +2,11 @@
 //! returns the exit code.
 
 pub mod attach;
+pub mod bench;
 pub mod completions;
 pub mod config;
 pub mod container;
+pub mod doctor;
 pub mod exec;
 pub mod login;
 pub mod logs;

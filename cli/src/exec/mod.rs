@@ -280,11 +280,11 @@ impl Run<'_> {
             Some(exec_output::Kind::Started(_)) if !self.started => self.start()?,
             Some(exec_output::Kind::Stdout(bytes)) => {
                 self.held += bytes.len();
-                self.pending.push(Piece::Out(bytes));
+                self.pending.push(Piece::Out(bytes.into()));
             }
             Some(exec_output::Kind::Stderr(bytes)) => {
                 self.held += bytes.len();
-                self.pending.push(Piece::Err(bytes));
+                self.pending.push(Piece::Err(bytes.into()));
             }
             Some(exec_output::Kind::Ended(ended)) => return Ok(Some(ended)),
             Some(exec_output::Kind::Failure(failure)) => return Err(refused(failure)),
@@ -316,7 +316,7 @@ impl Run<'_> {
             self.leaving = Some((Signal::Interrupt, Instant::now()));
             return Err(self.leave());
         }
-        self.queue(exec_input::Kind::Stdin(piece))
+        self.queue(exec_input::Kind::Stdin(piece.into()))
     }
 
     fn on_change(&mut self, change: Change) {

@@ -2,6 +2,7 @@
 //! flag counts before a variable, a variable before a file; this is the only
 //! place where that is decided. Nothing here talks to a controlplane.
 
+mod inspect;
 mod job;
 mod local;
 mod manage;
@@ -10,6 +11,7 @@ mod reach;
 use levers9_transport::Address;
 use levers9_wire::token::{self, Secret};
 
+pub use inspect::{BenchSettings, DoctorSettings};
 pub use job::{AttachSettings, LogsSettings, RunSettings};
 pub use local::{
     ConfigAction, ConfigSettings, DevSettings, LoginSettings, NewContext, SdkEndpoint, TokenSource,
@@ -54,6 +56,10 @@ pub enum Action {
     Login(LoginSettings),
     /// `config`
     Config(ConfigSettings),
+    /// `doctor`
+    Doctor(DoctorSettings),
+    /// `bench`
+    Bench(BenchSettings),
     /// `version`
     Version(VersionSettings),
     /// `dev`
@@ -94,6 +100,8 @@ pub fn resolve(cli: Cli, env: &Env) -> Result<Action, Error> {
         Command::Token(args) => Action::Token(manage::token(args.command, target)?),
         Command::Login(args) => Action::Login(local::login(args, context, env)?),
         Command::Config(args) => Action::Config(local::config(args.command, env)?),
+        Command::Doctor(args) => Action::Doctor(inspect::doctor(&args, target)?),
+        Command::Bench(args) => Action::Bench(inspect::bench(&args, target)?),
         Command::Version(args) => Action::Version(VersionSettings {
             target: local::target_if_any(context, env)?,
             format: args.format,

@@ -375,7 +375,7 @@ fn a_reader_that_goes_away_ends_it_quietly_and_a_full_disk_does_not() {
 fn a_reader_that_does_not_read_does_not_hold_up_ctrl_c() {
     let fake = with_exec(|mut command| async move {
         command.started().await;
-        let yes = v1::ExecOutput { kind: Some(exec_output::Kind::Stdout(vec![b'y'; 60_000])) };
+        let yes = v1::ExecOutput { kind: Some(exec_output::Kind::Stdout(vec![b'y'; 60_000].into())) };
         while command.0.send.send(&yes).await.is_ok() {}
         None
     });

@@ -33,11 +33,11 @@ impl Played {
     }
 
     async fn out(&mut self, bytes: &[u8]) {
-        self.say(exec_output::Kind::Stdout(bytes.to_vec())).await;
+        self.say(exec_output::Kind::Stdout(bytes.to_vec().into())).await;
     }
 
     async fn err(&mut self, bytes: &[u8]) {
-        self.say(exec_output::Kind::Stderr(bytes.to_vec())).await;
+        self.say(exec_output::Kind::Stderr(bytes.to_vec().into())).await;
     }
 
     /// The next input; `None` when the caller is gone.

@@ -208,8 +208,8 @@ fn waiting_shell() -> Fake {
         command.out(b"$ ").await;
         while let Some(heard) = command.hear().await {
             match heard {
-                exec_input::Kind::Stdin(keys) if keys == b"\r" => return Some(ResetCode::CarrierLost),
-                exec_input::Kind::Stdin(keys) if keys == b"s" => {
+                exec_input::Kind::Stdin(keys) if *keys == b"\r"[..] => return Some(ResetCode::CarrierLost),
+                exec_input::Kind::Stdin(keys) if *keys == b"s"[..] => {
                     let reason = "the container was stopped".to_owned();
                     return command.ended(v1::ExecEnded { reason, ..end(Outcome::Stopped) }).await;
                 }

@@ -962,7 +962,7 @@ pub mod exec_input {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Kind {
         #[prost(bytes, tag = "1")]
-        Stdin(::prost::alloc::vec::Vec<u8>),
+        Stdin(::prost::bytes::Bytes),
         /// No input follows; other frames may.
         #[prost(message, tag = "2")]
         StdinEnd(super::StdinEnd),
@@ -988,9 +988,9 @@ pub mod exec_output {
         #[prost(message, tag = "1")]
         Started(super::ExecStarted),
         #[prost(bytes, tag = "2")]
-        Stdout(::prost::alloc::vec::Vec<u8>),
+        Stdout(::prost::bytes::Bytes),
         #[prost(bytes, tag = "3")]
-        Stderr(::prost::alloc::vec::Vec<u8>),
+        Stderr(::prost::bytes::Bytes),
         /// It has ended, and all of its output was sent before. The last frame.
         #[prost(message, tag = "4")]
         Ended(super::ExecEnded),

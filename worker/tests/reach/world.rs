@@ -311,7 +311,7 @@ pub(crate) fn frame(kind: exec_input::Kind) -> v1::ExecInput {
 }
 
 pub(crate) fn stdin(bytes: &[u8]) -> v1::ExecInput {
-    frame(exec_input::Kind::Stdin(bytes.to_vec()))
+    frame(exec_input::Kind::Stdin(bytes.to_vec().into()))
 }
 
 pub(crate) fn stdin_end() -> v1::ExecInput {

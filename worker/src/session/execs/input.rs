@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use levers9_transport::stream::{FrameRecv, StreamError};
 use levers9_wire::v1::{self, exec_input};
 use levers9_wire::valid::Size;
@@ -23,7 +24,7 @@ pub(super) struct Input {
     /// Closed by this, or by the command.
     to: Option<Sink>,
     terminal: Option<Terminal>,
-    held: VecDeque<Vec<u8>>,
+    held: VecDeque<Bytes>,
     /// How much is held, in bytes.
     bytes: usize,
     /// How much of the first is written.
@@ -94,7 +95,7 @@ impl Input {
         }
     }
 
-    fn hold(&mut self, bytes: Vec<u8>) {
+    fn hold(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
             self.held.push_back(bytes);
@@ -107,7 +108,7 @@ impl Input {
         }
         if self.terminal.is_some() {
             // A terminal has no other end: closing it would be a hang-up.
-            self.hold(vec![END_OF_INPUT]);
+            self.hold(Bytes::from_static(&[END_OF_INPUT]));
         }
         self.ending = true;
         self.close_if_done();

@@ -163,8 +163,8 @@ impl Output {
     fn line_up(&mut self) -> Result<(), StreamError> {
         for (kind, bytes) in self.held.drain(..) {
             let kind = match kind {
-                Kind::Stdout => exec_output::Kind::Stdout(bytes),
-                Kind::Stderr => exec_output::Kind::Stderr(bytes),
+                Kind::Stdout => exec_output::Kind::Stdout(bytes.into()),
+                Kind::Stderr => exec_output::Kind::Stderr(bytes.into()),
             };
             self.send.queue(&v1::ExecOutput { kind: Some(kind) })?;
         }
