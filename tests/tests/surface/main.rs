@@ -5,6 +5,7 @@
 mod bad_tokens;
 mod commands;
 mod dev;
+mod inspect;
 mod jobs;
 mod listings;
 mod logs;
