@@ -10,6 +10,7 @@ use levers9_controlplane::config::{Config, Values};
 use levers9_controlplane::server::{Addresses, Controlplane, Sockets, StartError};
 use levers9_controlplane::store::StoreError;
 use levers9_transport::link::Status;
+use levers9_transport::runtime::TransportThread;
 use levers9_wire::token::{Secret, TokenKind};
 use levers9_wire::v1;
 use levers9_worker::facts::{self, Gpus};
@@ -56,6 +57,8 @@ pub fn run(settings: DevSettings, printer: &mut Printer) -> Result<u8, Error> {
 struct Dev {
     controlplane: Controlplane,
     worker: Worker,
+    /// The worker's own, as where it is a process.
+    thread: TransportThread,
     token: Secret,
     own: Store,
 }
@@ -68,8 +71,10 @@ impl Dev {
         let controlplane = Controlplane::start(&config, sockets).await.map_err(start_error)?;
         let own = Store::at(settings.data.join("cli").join("config"));
         let token = token(&controlplane, &own).await?;
-        let worker = start_worker(&controlplane, settings).await?;
-        let dev = Self { controlplane, worker, token, own };
+        let thread = TransportThread::start()
+            .map_err(|e| Error::failed("cannot start the local worker's thread").because(e))?;
+        let worker = start_worker(&controlplane, settings, &thread).await?;
+        let dev = Self { controlplane, worker, thread, token, own };
         dev.own.change(|contexts| {
             contexts.put(CONTEXT, &dev.context());
             contexts.select(CONTEXT);
@@ -184,7 +189,9 @@ impl Dev {
             Ok(Err(error)) => printer.note(&format!("jobs could not be ended: {error}")),
             Err(_) => printer.note("some jobs did not end in time"),
         }
-        for container in self.worker.shutdown(Duration::from_secs(1)).await {
+        let worker = self.worker;
+        let shutdown = self.thread.handle().spawn(async { worker.shutdown(Duration::from_secs(1)).await });
+        for container in shutdown.await.unwrap_or_default() {
             printer.note(&format!("container {container} did not end in time"));
         }
         for late in self.controlplane.shutdown().await {
@@ -248,7 +255,11 @@ async fn token(controlplane: &Controlplane, own: &Store) -> Result<Secret, Error
     controlplane.mint(TokenKind::Admin).await.map_err(failed)
 }
 
-async fn start_worker(controlplane: &Controlplane, settings: &DevSettings) -> Result<Worker, Error> {
+async fn start_worker(
+    controlplane: &Controlplane,
+    settings: &DevSettings,
+    thread: &TransportThread,
+) -> Result<Worker, Error> {
     let data = settings.data.join("worker");
     let state = settings.data.join("worker-state");
     // A worker that was enrolled before keeps its identity.
@@ -270,7 +281,13 @@ async fn start_worker(controlplane: &Controlplane, settings: &DevSettings) -> Re
         process: levers9_worker::runtime::Settings::default(),
         tuning: levers9_worker::session::tuning(),
     });
-    worker.await.map_err(|e: WorkerError| Error::failed("the local worker cannot be started").because(e))
+    let failed = |e: Box<dyn std::error::Error + Send + Sync>| {
+        Error::failed("the local worker cannot be started").because(e)
+    };
+    match thread.handle().spawn(worker).await {
+        Ok(started) => started.map_err(|e: WorkerError| failed(e.into())),
+        Err(panicked) => Err(failed(panicked.into())),
+    }
 }
 
 fn here() -> Result<PathBuf, Error> {

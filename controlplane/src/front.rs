@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::calls::{self, Denied};
 use crate::ports::{Asked, AuthorizeError, Authorized, Front, Health};
+use crate::reach::What;
 use crate::state::{Shared, now_ms};
 use crate::store::{TaskStatus, Token, TokenHash};
 
@@ -128,6 +129,8 @@ impl Front for FrontDesk {
         let live = self.state.store.live_tasks().await.unwrap_or_default();
         let with = |status| live.iter().filter(|now| now.task.status == status).count();
         let segments = self.state.store.segment_totals().await.unwrap_or_default();
+        let open = |name, help, what| (name, help, self.state.open.open(what).to_string());
+        let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let gauges = [
             ("levers9_sessions", "Sessions there are.", sessions.to_string()),
             ("levers9_workers_connected", "Workers with a session.", workers.to_string()),
@@ -147,6 +150,13 @@ impl Front for FrontDesk {
                 "Tasks waiting for another place.",
                 with(TaskStatus::Retry).to_string(),
             ),
+            open("levers9_tunnels", "Tunnels of people open.", What::Tunnel),
+            open("levers9_execs", "Commands running in containers for people.", What::Exec),
+            open("levers9_benches", "Streams being measured.", What::Bench),
+            open("levers9_doors", "Connections of containers to this controlplane.", What::Door),
+            open("levers9_ingress_connections", "HTTP connections to containers.", What::Connection),
+            open("levers9_ingress_requests", "HTTP requests to containers under way.", What::Request),
+            ("levers9_runtime_tasks", "Tasks of the runtime that have not ended.", alive.to_string()),
             ("levers9_log_segments", "Log segments kept.", segments.segments.to_string()),
             ("levers9_log_bytes", "Bytes of log segments kept.", segments.bytes.to_string()),
             ("levers9_database_connections", "Database connections open.", pool.open.to_string()),
@@ -158,6 +168,7 @@ impl Front for FrontDesk {
             ),
         ];
         let counters = [
+            ("levers9_ingress_requests_total", "HTTP requests to containers.", self.state.open.requests()),
             ("levers9_peers_admitted_total", "Peers let in.", self.gauges.admitted.load(Ordering::Relaxed)),
             ("levers9_peers_refused_total", "Peers refused.", self.gauges.refused.load(Ordering::Relaxed)),
         ];

@@ -188,6 +188,7 @@ impl Controlplane {
             logs: Logs::new(Objects::new(config.data.join("logs"))),
             runs: crate::runs::Runs::default(),
             places: crate::places::Places::default(),
+            open: Arc::default(),
             benches: crate::reach::Benches::default(),
             doors: OnceLock::new(),
             failures: crate::limiter::FailureLimiter::default(),

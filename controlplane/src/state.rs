@@ -17,7 +17,7 @@ use crate::limiter::FailureLimiter;
 use crate::logs::Logs;
 use crate::places::Places;
 use crate::ports::Doors;
-use crate::reach::Benches;
+use crate::reach::{Benches, Counts};
 use crate::runs::Runs;
 use crate::seal::Keyring;
 use crate::sessions::Sessions;
@@ -92,6 +92,8 @@ pub struct State {
     pub runs: Runs,
     /// Where containers can be reached.
     pub places: Places,
+    /// What is open into containers.
+    pub open: Arc<Counts>,
     /// Streams that are being measured.
     pub benches: Benches,
     /// What containers find behind their doors, once the ports are served.

@@ -14,6 +14,7 @@ use levers9_wire::{InstanceId, TokenId, WorkerId};
 use tokio::time::{Instant, sleep};
 
 use crate::logs::ingest;
+use crate::reach::What;
 use crate::runs::{self, Drive};
 use crate::scheduler::{fence_of, held_by};
 use crate::sessions::WorkerNow;
@@ -136,7 +137,8 @@ async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut str
     let (true, Some(doors)) = (own, state.doors.get()) else { return stream.abort(ResetCode::Refused) };
     match Raw::of(stream).await {
         Ok(raw) => {
-            doors.serve(door.container, door.service, Duplex::new(raw), session.carrier().peer());
+            let (io, peer) = (Duplex::new(raw), session.carrier().peer());
+            doors.serve(door.container, door.service, io, peer, state.open.one(What::Door));
         }
         Err(error) => tracing::debug!(%error, "a door broke at once"),
     }

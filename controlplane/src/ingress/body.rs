@@ -11,6 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::reach::Counted;
+
 /// How long an upload waits for a container that asks for none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -146,6 +148,33 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, counted as open until its end.
+#[derive(Debug)]
+pub(super) struct Counting {
+    pub(super) body: axum::body::Body,
+    pub(super) _open: Counted,
+}
+
+impl Body for Counting {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 

@@ -32,9 +32,9 @@ use tokio::time::Instant;
 
 use crate::auth::{Action, authorize};
 use crate::places::Place;
-use crate::reach;
+use crate::reach::{self, What};
 use crate::state::Shared;
-use body::{Answer, Opener, Upload};
+use body::{Answer, Counting, Opener, Upload};
 use headers::Arrived;
 use pool::{Pool, Single};
 use refusal::Refusal;
@@ -66,7 +66,8 @@ impl Ingress {
     /// Must be called inside a runtime.
     #[must_use]
     pub fn new(state: Shared) -> Self {
-        Self { state, tokens: Tokens::default(), pool: Pool::start() }
+        let pool = Pool::start(Arc::clone(&state.open));
+        Self { state, tokens: Tokens::default(), pool }
     }
 
     /// Ends every connection to a container.
@@ -88,6 +89,7 @@ impl Ingress {
             return Err(Box::new(request));
         }
         let begun = Instant::now();
+        let open = self.state.open.one(What::Request);
         let (method, path) = (request.method().clone(), printable(request.uri().path(), 200));
         let result = match asked {
             Asked::Container(route) => self.forward(request, &route, peer).await,
@@ -96,7 +98,7 @@ impl Ingress {
             Asked::NoContainer | Asked::Other => Err(Refusal::not_found()),
         };
         let (response, reason) = match result {
-            Ok(response) => (response, ""),
+            Ok(response) => (response.map(|body| Body::new(Counting { body, _open: open })), ""),
             Err(refusal) => (refusal.response(), refusal.code),
         };
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -316,8 +318,10 @@ fn port_of(place: &Place, route: &Route) -> Result<u16, Refusal> {
     asked.filter(|port| ports.contains(port)).ok_or_else(Refusal::not_found)
 }
 
+/// Not what browsers call gRPC (`application/grpc-web`): that is spoken in HTTP/1.1 too.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    kind.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
 fn expects_continue(headers: &HeaderMap) -> bool {

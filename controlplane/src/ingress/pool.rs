@@ -19,7 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::body::Upload;
 use super::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
 use crate::places::Place;
-use crate::reach;
+use crate::reach::{self, Counts, What};
 
 /// How long a worker may take to connect.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -29,6 +29,11 @@ const IDLE: Duration = Duration::from_secs(10);
 const KEPT: usize = 64;
 /// How often old ones are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// What a caller who does not read holds of a shared connection, in bytes.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// The largest window of HTTP/2.
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
 /// A port of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,11 +67,14 @@ struct Kept {
     single: HashMap<Key, Vec<Idle>>,
     /// Of those that speak HTTP/2, one for each port is enough.
     shared: HashMap<Key, (http2::SendRequest<Upload>, AbortOnDropHandle<()>, Instant)>,
+    /// Held by whoever makes one, so that those who come meanwhile share it.
+    making: HashMap<Key, Arc<tokio::sync::Mutex<()>>>,
 }
 
 /// Connections, and the tasks that move them.
 pub(super) struct Pool {
     kept: Mutex<Kept>,
+    open: Arc<Counts>,
     tasks: TaskTracker,
     kill: CancellationToken,
 }
@@ -78,9 +86,11 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    pub(super) fn start() -> Arc<Self> {
+    /// Counts its connections among what is open.
+    pub(super) fn start(open: Arc<Counts>) -> Arc<Self> {
         let pool = Arc::new(Self {
             kept: Mutex::default(),
+            open,
             tasks: TaskTracker::new(),
             kill: CancellationToken::new(),
         });
@@ -160,6 +170,7 @@ impl Pool {
             !of_port.is_empty()
         });
         kept.shared.retain(|_, (sender, _, used)| now - *used < IDLE && !sender.is_closed());
+        kept.making.retain(|_, making| Arc::strong_count(making) > 1);
     }
 
     /// Makes a new connection.
@@ -170,7 +181,9 @@ impl Pool {
             .max_buf_size(MAX_HEADER_BYTES)
             .handshake(TokioIo::new(tunnel));
         let (sender, connection) = handshake.await.map_err(|error| broken(&error))?;
+        let open = self.open.one(What::Connection);
         let task = self.spawn(async move {
+            let _open = open;
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "a connection to a container ended early");
             }
@@ -185,26 +198,42 @@ impl Pool {
         port: u16,
     ) -> Result<http2::SendRequest<Upload>, v1::Failure> {
         let key = Key::of(place, port);
-        if let Some((sender, _, used)) = self.lock().shared.get_mut(&key)
-            && !sender.is_closed()
-        {
-            *used = Instant::now();
-            return Ok(sender.clone());
+        if let Some(made) = self.made(key) {
+            return Ok(made);
+        }
+        let making = Arc::clone(self.lock().making.entry(key).or_default());
+        // Who has waited as long as a connection may take makes one beside.
+        let _turn = timeout(CONNECT, making.lock()).await;
+        if let Some(made) = self.made(key) {
+            return Ok(made);
         }
         let tunnel = tunnel(place, port).await?;
         let handshake = http2::Builder::new(Spawner(Arc::clone(self)))
             .timer(TokioTimer::new())
+            // Callers who do not read must not use up what all of them share.
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(LARGEST_WINDOW)
             .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
             .handshake(TokioIo::new(tunnel));
         let (sender, connection) = handshake.await.map_err(|error| broken(&error))?;
         // Requests in flight keep it; what is kept here lets go of it when nobody asks.
+        let open = self.open.one(What::Connection);
         let task = self.spawn(async move {
+            let _open = open;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to a container ended early");
             }
         });
         self.lock().shared.insert(key, (sender.clone(), task, Instant::now()));
         Ok(sender)
+    }
+
+    /// The shared connection that is there.
+    fn made(&self, key: Key) -> Option<http2::SendRequest<Upload>> {
+        let mut kept = self.lock();
+        let (sender, _, used) = kept.shared.get_mut(&key).filter(|(sender, ..)| !sender.is_closed())?;
+        *used = Instant::now();
+        Some(sender.clone())
     }
 }
 

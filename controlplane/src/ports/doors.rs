@@ -5,6 +5,7 @@
 //! Whatever comes through must carry the container's own token: on a machine
 //! without isolation, others can reach a container's door as well.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -18,13 +19,15 @@ use levers9_wire::v1::DoorService;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use crate::reach::Counted;
+
 use super::credentials;
 use super::front::Front;
 use super::serve::{Owned, Serving, http};
 
 /// Serves connections that containers make.
 pub(crate) struct Doors {
-    speak: Box<dyn Fn(ContainerId, DoorService, Duplex, std::net::SocketAddr) + Send + Sync>,
+    speak: Box<dyn Fn(ContainerId, DoorService, Duplex, SocketAddr, Counted) + Send + Sync>,
     owned: Owned,
     stop: CancellationToken,
 }
@@ -41,7 +44,7 @@ impl Doors {
         let (owned, stop) = (Owned::default(), CancellationToken::new());
         let (tasks, stopping, front) = (owned.clone(), stop.clone(), Arc::clone(front));
         let builder = http(owned.clone());
-        let speak = move |container, service, io, peer| {
+        let speak = move |container, service, io, peer, open| {
             let asked = Asked { front: Arc::clone(&front), container };
             let router = match service {
                 DoorService::Grpc => {
@@ -56,20 +59,24 @@ impl Doors {
                 router,
                 ingress: None,
             };
-            tasks.spawn(async move { serving.speak(io, peer).await });
+            tasks.spawn(async move {
+                let _open = open;
+                serving.speak(io, peer).await;
+            });
         };
         Self { speak: Box::new(speak), owned, stop }
     }
 
-    /// Serves what a container has opened, from a worker at `peer`.
+    /// Serves what a container has opened, from a worker at `peer`, and counts it.
     pub(crate) fn serve(
         &self,
         container: ContainerId,
         service: DoorService,
         io: Duplex,
-        peer: std::net::SocketAddr,
+        peer: SocketAddr,
+        open: Counted,
     ) {
-        (self.speak)(container, service, io, peer);
+        (self.speak)(container, service, io, peer, open);
     }
 
     /// Takes no more requests on connections there are, and cuts them off.

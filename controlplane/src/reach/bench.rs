@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::relay::refuse;
-use super::{failure, find, open as open_on};
+use super::{What, failure, find, open as open_on};
 use crate::auth::{Action, Identity};
 use crate::places::Place;
 use crate::state::Shared;
@@ -46,6 +46,7 @@ impl Default for Benches {
 impl Benches {
     /// Serves a Bench stream of somebody.
     pub async fn serve(&self, state: &Shared, who: &Identity, asked: v1::BenchOpen, mut stream: Stream) {
+        let _open = state.open.one(What::Bench);
         let served = match self.admit(state, who, asked).await {
             Ok((bench, place)) => self.measure(bench, place, stream).await,
             Err(failure) => {

@@ -4,6 +4,7 @@
 //! who may reach what. A container of another workspace is not there.
 
 mod bench;
+mod counts;
 mod relay;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::state::Shared;
 use crate::store::{StoreError, TaskNow};
 
 pub use bench::Benches;
+pub use counts::{Counted, Counts, What};
 pub use relay::{exec, tunnel};
 
 /// How long a worker may take to permit one more stream.

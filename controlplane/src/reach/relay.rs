@@ -8,7 +8,7 @@ use levers9_wire::valid;
 use prost::Message;
 use tokio::time::timeout;
 
-use super::{OPEN, failure, find, open as open_on};
+use super::{OPEN, What, failure, find, open as open_on};
 use crate::auth::{Action, Identity};
 use crate::state::Shared;
 
@@ -25,7 +25,10 @@ pub async fn tunnel(state: Shared, who: Identity, asked: v1::TunnelOpen, mut str
         open_on(&place.session, stream_open::Kind::Tunnel(onward)).await
     };
     match onward.await {
-        Ok(onward) => across(stream, onward).await,
+        Ok(onward) => {
+            let _open = state.open.one(What::Tunnel);
+            across(stream, onward).await;
+        }
         Err(failure) => {
             refuse(&mut stream, &v1::TunnelAnswer { failure: Some(failure) }).await;
         }
@@ -43,7 +46,10 @@ pub async fn exec(state: Shared, who: Identity, asked: v1::ExecOpen, mut stream:
         open_on(&place.session, stream_open::Kind::Exec(onward)).await
     };
     match onward.await {
-        Ok(onward) => across(stream, onward).await,
+        Ok(onward) => {
+            let _open = state.open.one(What::Exec);
+            across(stream, onward).await;
+        }
         Err(failure) => {
             let kind = Some(exec_output::Kind::Failure(failure));
             refuse(&mut stream, &v1::ExecOutput { kind }).await;
