@@ -25,9 +25,13 @@
 pub mod binaries;
 pub mod controlplane;
 pub mod home;
+pub mod http;
+pub mod http2;
 pub mod live;
+pub mod port;
 pub mod postgres;
 pub mod relay;
+pub mod slow;
 pub mod wait;
 pub mod watchdog;
 pub mod worker;

@@ -4,11 +4,17 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+// The standard clock is banned in the workspace; outside a runtime this is the same.
+use tokio::time::Instant;
+
 /// How often threads look whether they are to end.
 const LOOK: Duration = Duration::from_millis(100);
+/// Datagrams that may be on a long way; more are lost.
+const ON_THE_WAY: usize = 10_000;
 
 /// The relay; it ends when this is dropped.
 #[derive(Debug)]
@@ -20,16 +26,29 @@ pub struct Relay {
 #[derive(Debug)]
 struct Shared {
     to: SocketAddr,
-    front: UdpSocket,
+    front: Arc<UdpSocket>,
     cut: AtomicBool,
     /// Of this many datagrams one is lost; 0 for none.
     lossy: AtomicU32,
     count: AtomicU32,
+    /// How long each way is, in ms.
+    delay: AtomicU32,
+    late: SyncSender<Late>,
     ended: AtomicBool,
     /// Raised when peers are to appear from other ports: what belongs to an
     /// older number ends.
     epoch: AtomicU32,
     backs: Mutex<HashMap<SocketAddr, Arc<UdpSocket>>>,
+}
+
+/// A datagram on a long way.
+#[derive(Debug)]
+struct Late {
+    due: Instant,
+    bytes: Vec<u8>,
+    socket: Arc<UdpSocket>,
+    /// Where to, when the socket does not say.
+    to: Option<SocketAddr>,
 }
 
 impl Relay {
@@ -39,16 +58,19 @@ impl Relay {
     /// When there are no sockets.
     #[must_use]
     pub fn to(to: SocketAddr) -> Self {
-        let front = socket();
+        let front = Arc::new(socket());
         let address = front.local_addr().expect("a bound socket has an address");
         let (off, none) = (|| AtomicBool::new(false), || AtomicU32::new(0));
         let backs = Mutex::default();
+        let (late, coming) = sync_channel(ON_THE_WAY);
         let shared = Shared {
             to,
             front,
             cut: off(),
             lossy: none(),
             count: none(),
+            delay: none(),
+            late,
             ended: off(),
             epoch: none(),
             backs,
@@ -56,6 +78,8 @@ impl Relay {
         let shared = Arc::new(shared);
         let forth = Arc::clone(&shared);
         std::thread::spawn(move || forth.forth());
+        let ended = Arc::clone(&shared);
+        std::thread::spawn(move || deliver(&coming, &ended));
         Self { address, shared }
     }
 
@@ -85,6 +109,12 @@ impl Relay {
         self.shared.lossy.store(many, Ordering::SeqCst);
     }
 
+    /// Makes the way this much longer from now on, in each direction.
+    pub fn delay(&self, by: Duration) {
+        let ms = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        self.shared.delay.store(ms, Ordering::SeqCst);
+    }
+
     /// Lets peers appear from other ports from now on, as a NAT that forgot them.
     pub fn rebind(&self) {
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
@@ -109,14 +139,24 @@ impl Shared {
         !lost && !self.cut.load(Ordering::SeqCst)
     }
 
+    /// Sends a datagram on, now or when its way is over.
+    fn pass(&self, bytes: &[u8], socket: Arc<UdpSocket>, to: Option<SocketAddr>) {
+        let delay = Duration::from_millis(u64::from(self.delay.load(Ordering::SeqCst)));
+        if delay.is_zero() {
+            return send(&socket, bytes, to);
+        }
+        let due = Instant::now() + delay;
+        // What finds no room is lost.
+        let _lost = self.late.try_send(Late { due, bytes: bytes.to_vec(), socket, to });
+    }
+
     /// From peers to the controlplane.
     fn forth(self: Arc<Self>) {
         let mut buffer = vec![0; 65_536];
         while !self.ended() {
             let Ok((n, from)) = self.front.recv_from(&mut buffer) else { continue };
             if self.passes() {
-                // Refused means that nobody listens there now: lost, for UDP.
-                let _lost = self.back(from).send(&buffer[..n]);
+                self.pass(&buffer[..n], self.back(from), None);
             }
         }
     }
@@ -143,10 +183,27 @@ impl Shared {
             if let Ok(n) = socket.recv(&mut buffer)
                 && self.passes()
             {
-                let _lost = self.front.send_to(&buffer[..n], peer);
+                self.pass(&buffer[..n], Arc::clone(&self.front), Some(peer));
             }
         }
     }
+}
+
+/// Delivers what is on a long way, in its order.
+fn deliver(coming: &Receiver<Late>, shared: &Shared) {
+    while !shared.ended() {
+        let Ok(Late { due, bytes, socket, to }) = coming.recv_timeout(LOOK) else { continue };
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        send(&socket, &bytes, to);
+    }
+}
+
+fn send(socket: &UdpSocket, bytes: &[u8], to: Option<SocketAddr>) {
+    // Refused means that nobody listens there now: lost, for UDP.
+    let _lost = match to {
+        Some(to) => socket.send_to(bytes, to),
+        None => socket.send(bytes),
+    };
 }
 
 fn socket() -> UdpSocket {

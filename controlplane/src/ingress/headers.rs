@@ -74,9 +74,13 @@ pub(super) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     headers.remove(REASON);
 }
 
-/// Whether a request asks to leave HTTP, as only HTTP/1.1 can.
+/// Whether a request asks to leave HTTP, as only HTTP/1.1 can. HTTP/2 is not
+/// left for: what came later on it would not come through here.
 pub(super) fn wants_upgrade(version: Version, headers: &HeaderMap) -> bool {
-    version == Version::HTTP_11 && headers.contains_key(UPGRADE) && names_in(headers, CONNECTION, "upgrade")
+    version == Version::HTTP_11
+        && headers.contains_key(UPGRADE)
+        && !names_in(headers, UPGRADE, "h2c")
+        && names_in(headers, CONNECTION, "upgrade")
 }
 
 /// Whether a list of words in a header has one of them.
@@ -252,7 +256,9 @@ mod tests {
             &[("connection", b"keep-alive, Upgrade"), ("upgrade", b"websocket"), ("sec-websocket-key", b"k")];
         assert!(wants_upgrade(Version::HTTP_11, &map(pairs)));
         assert!(!wants_upgrade(Version::HTTP_10, &map(pairs)));
-        assert!(!wants_upgrade(Version::HTTP_11, &map(&[("upgrade", b"h2c")])));
+        assert!(!wants_upgrade(Version::HTTP_11, &map(&[("upgrade", b"websocket")])));
+        let h2c: &[(&str, &[u8])] = &[("connection", b"upgrade, http2-settings"), ("upgrade", b"H2C")];
+        assert!(!wants_upgrade(Version::HTTP_11, &map(h2c)));
         let headers = passed(pairs, |how| how.upgrades = true);
         assert_eq!(all(&headers, "connection"), [b"upgrade"]);
         assert_eq!(all(&headers, "upgrade"), [b"websocket"]);

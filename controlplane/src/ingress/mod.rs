@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 use crate::auth::{Action, authorize};
 use crate::places::Place;
+use crate::ports::Cut;
 use crate::reach::{self, What};
 use crate::state::Shared;
 use body::{Answer, Counting, Opener, Upload};
@@ -117,7 +118,8 @@ impl Ingress {
         let (place, token_used) = self.find(request.headers(), route, peer).await?;
         let port = port_of(&place, route)?;
         let upgrades = headers::wants_upgrade(request.version(), request.headers());
-        let client = upgrades.then(|| hyper::upgrade::on(&mut request));
+        let cut = request.extensions().get::<Cut>().cloned().unwrap_or_default();
+        let client = upgrades.then(|| (hyper::upgrade::on(&mut request), cut));
         let grpc = request.version() == Version::HTTP_2 && is_grpc(request.headers());
         let (parts, body) = request.into_parts();
         let (prefix, rest) = split(&parts.uri, route.prefix)?;
@@ -247,13 +249,13 @@ impl Ingress {
         mut answer: http::Response<Incoming>,
         connection: Single,
         opener: Option<Opener>,
-        client: Option<OnUpgrade>,
+        client: Option<(OnUpgrade, Cut)>,
     ) -> Response {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(client) = client
+            && let Some((client, cut)) = client
         {
             let container = hyper::upgrade::on(&mut answer);
-            self.pool.spawn_detached(relay(client, container, connection));
+            self.pool.spawn_detached(relay(client, container, connection, cut));
             let (mut parts, _) = answer.into_parts();
             headers::to_client(&mut parts.headers, true);
             return Response::from_parts(parts, Body::empty());
@@ -280,7 +282,7 @@ impl Ingress {
 struct Sending {
     onward: Request<Upload>,
     opener: Option<Opener>,
-    client: Option<OnUpgrade>,
+    client: Option<(OnUpgrade, Cut)>,
 }
 
 fn host<B>(request: &Request<B>) -> Option<&str> {
@@ -300,10 +302,6 @@ fn check(request: &Request<Incoming>) -> Result<(), Refusal> {
     }
     if request.headers().get_all(HOST).iter().count() > 1 {
         return bad("the request has more than one Host");
-    }
-    let lengths = request.headers().get_all(http::header::CONTENT_LENGTH).iter().count();
-    if lengths > 1 || (lengths == 1 && request.headers().contains_key(http::header::TRANSFER_ENCODING)) {
-        return bad("the request gives its length twice");
     }
     Ok(())
 }
@@ -382,7 +380,7 @@ fn chain(error: &hyper::Error) -> String {
 }
 
 /// Moves bytes between two connections that have left HTTP.
-async fn relay(client: OnUpgrade, container: OnUpgrade, connection: Single) {
+async fn relay(client: OnUpgrade, container: OnUpgrade, connection: Single, cut: Cut) {
     let both = async { tokio::try_join!(client, container) };
     let (client, container) = match both.await {
         Ok(both) => both,
@@ -394,6 +392,8 @@ async fn relay(client: OnUpgrade, container: OnUpgrade, connection: Single) {
     let (mut client, mut container) = (TokioIo::new(client), TokioIo::new(container));
     let moved = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut container, RELAYED, RELAYED).await;
     if let Err(error) = moved {
+        // An end would look as if all had been said.
+        cut.set();
         tracing::debug!(%error, "an upgraded connection ended early");
     }
     drop(connection);

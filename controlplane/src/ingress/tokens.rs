@@ -22,7 +22,7 @@ const REMEMBERED: Duration = Duration::from_secs(2);
 /// The most tokens remembered.
 const MOST: usize = 4096;
 
-/// Tokens that were good a moment ago.
+/// Tokens that were good, and when.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     good: Mutex<HashMap<TokenHash, (Identity, Instant)>>,
@@ -43,7 +43,8 @@ impl Tokens {
         if let Some(who) = self.remembered(&hash) {
             return Ok(who);
         }
-        if state.failures.must_wait(peer, Instant::now()) {
+        // One that was good before is not locked out by others from its address.
+        if state.failures.must_wait(peer, Instant::now()) && !self.was_good(&hash) {
             let text = "too many failures from this address; wait a minute";
             return Err(Refusal::new(http::StatusCode::TOO_MANY_REQUESTS, "too-many", text));
         }
@@ -55,12 +56,21 @@ impl Tokens {
         let now = now_ms();
         let good = found.filter(|t| t.revoked_ms.is_none() && t.expires_ms.is_none_or(|end| end > now));
         let Some(row) = good else {
+            self.forget(&hash);
             state.failures.failed(peer, Instant::now());
             return Err(Refusal::unauthorized("the token is not valid"));
         };
         let who = Identity::from(&row);
         self.remember(hash, who.clone());
         Ok(who)
+    }
+
+    fn was_good(&self, hash: &TokenHash) -> bool {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner).contains_key(hash)
+    }
+
+    fn forget(&self, hash: &TokenHash) {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner).remove(hash);
     }
 
     fn remembered(&self, hash: &TokenHash) -> Option<Identity> {

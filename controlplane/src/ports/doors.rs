@@ -22,6 +22,7 @@ use tonic::Status;
 use crate::reach::Counted;
 
 use super::credentials;
+use super::cut::Cut;
 use super::front::Front;
 use super::serve::{Owned, Serving, http};
 
@@ -61,7 +62,8 @@ impl Doors {
             };
             tasks.spawn(async move {
                 let _open = open;
-                serving.speak(io, peer).await;
+                // Its end is told to the worker as what it is.
+                serving.speak(io, peer, Cut::default()).await;
             });
         };
         Self { speak: Box::new(speak), owned, stop }

@@ -8,6 +8,7 @@
 
 mod access;
 mod credentials;
+mod cut;
 mod doors;
 pub mod front;
 mod grpc;
@@ -26,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use crate::ingress::Ingress;
+pub(crate) use cut::Cut;
 pub(crate) use doors::Doors;
 pub use front::{Asked, AuthorizeError, Authorized, Front, Health};
 use serve::Port;

@@ -31,6 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::cut::{Cut, Cuttable};
 use super::timed::{Begun, Timed};
 use crate::ingress::{Ingress, MAX_HEADER_BYTES, MAX_HEADER_LINES};
 
@@ -143,6 +144,8 @@ pub(super) fn http(owned: Owned) -> auto::Builder<Owned> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
@@ -210,10 +213,12 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _p
         tracing::debug!(port = shared.serving.what, %peer, %error, "the connection was gone at once");
         return;
     }
-    let Some(tls) = &shared.tls else { return shared.serving.speak(stream, peer).await };
+    let cut = Cut::default();
+    let stream = Cuttable::new(stream, cut.clone());
+    let Some(tls) = &shared.tls else { return shared.serving.speak(stream, peer, cut).await };
     let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream));
     match shared.serving.stop.run_until_cancelled(handshake).await {
-        Some(Ok(Ok(stream))) => shared.serving.speak(stream, peer).await,
+        Some(Ok(Ok(stream))) => shared.serving.speak(stream, peer, cut).await,
         Some(Ok(Err(error))) => {
             tracing::debug!(port = shared.serving.what, %peer, %error, "the TLS handshake failed")
         }
@@ -228,13 +233,16 @@ impl Serving {
         &self,
         io: Io,
         peer: SocketAddr,
+        cut: Cut,
     ) {
         let begun = Begun::default();
         let io = TokioIo::new(Timed::new(io, begun.clone()));
         let router = TowerToHyperService::new(self.router.clone());
         let ingress = self.ingress.clone();
-        let service = service_fn(move |request: http::Request<Incoming>| {
+        let of_request = cut.clone();
+        let service = service_fn(move |mut request: http::Request<Incoming>| {
             begun.set();
+            request.extensions_mut().insert(of_request.clone());
             let (router, ingress) = (router.clone(), ingress.clone());
             async move {
                 let mut request = match &ingress {
@@ -257,6 +265,10 @@ impl Serving {
             }
         };
         if let Err(error) = ended {
+            // The answer broke off: to a client without chunks its end would look whole.
+            if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
+                cut.set();
+            }
             tracing::debug!(port = self.what, %peer, %error, "the connection ended early");
         }
     }
@@ -288,6 +300,10 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// longer than the 60 s for which balancers keep a connection to use again.
 const IDLE: Duration = Duration::from_secs(75);
 const MAX_STREAMS: u32 = 1000;
+/// What one upload that nobody takes holds, in bytes.
+const STREAM_WINDOW: u32 = 512 << 10;
+/// What all uploads of a connection hold together: a few must not use it up.
+const CONNECTION_WINDOW: u32 = 8 << 20;
 /// HTTP/2 pings of ours; a peer may send its own as often as it likes.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);

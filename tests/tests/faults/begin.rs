@@ -4,5 +4,5 @@
 /// tests in [`crate::slow`] say how it went.
 #[test]
 fn what_is_slow_begins() {
-    crate::slow::begin();
+    crate::slow::SLOW.begin();
 }

@@ -392,14 +392,14 @@ mod tests {
         let base = Base {
             env: Env(vec![pair("A", "1"), pair("MARK", "x")]),
             last: pair("MARK", "true"),
-            workdir: "/work".into(),
+            workdir: "/w".into(),
             data_limit: Some(7),
         };
         let command = base.command(vec![], Env(vec![pair("A", "2"), pair("MARK", "no")]), Some("sub".into()));
         let names: Vec<_> =
             command.env.iter().map(|(name, value)| format!("{name}={}", value.escape_ascii())).collect();
-        assert_eq!(names, ["A=1", "MARK=x", "PWD=/work/sub", "A=2", "MARK=no", "MARK=true"]);
-        assert_eq!((command.workdir, command.data_limit), ("/work/sub".into(), Some(7)));
+        assert_eq!(names, ["A=1", "MARK=x", "PWD=/w/sub", "A=2", "MARK=no", "MARK=true"]);
+        assert_eq!((command.workdir, command.data_limit), ("/w/sub".into(), Some(7)));
         assert_eq!(base.command(vec![], Env::default(), Some("/tmp".into())).workdir, PathBuf::from("/tmp"));
     }
 }
