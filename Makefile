@@ -34,11 +34,13 @@ lint: $(TOOLS)/bin/cargo-deny
 fmt:
 	cargo fmt --all
 
-# Speed and memory beside peers, in one run: transport, then the CLI. Takes minutes.
+# Speed and memory beside peers, in one run each: transport, the CLI, into containers (beside nginx, which has to be
+# there). Takes minutes.
 bench:
 	cargo build --profile dist -p levers9-bench -p levers9
 	$(CARGO_TARGET_DIR)/dist/levers9-bench transport
 	$(CARGO_TARGET_DIR)/dist/levers9-bench run --cli $(CARGO_TARGET_DIR)/dist/levers9
+	$(CARGO_TARGET_DIR)/dist/levers9-bench reach --cli $(CARGO_TARGET_DIR)/dist/levers9
 
 $(TOOLS)/bin/cargo-deny:
 	cargo install --locked --debug --no-default-features --root $(TOOLS) \

@@ -173,6 +173,7 @@ impl Controlplane {
             http: sockets.http.local_addr().map_err(StartError::Quic)?,
             dial: config.address(sockets.quic.local_addr().map_err(StartError::Quic)?.port(), trust),
         };
+        let transport = TransportThread::start().map_err(StartError::Quic)?;
         let state: Shared = Arc::new(State {
             store,
             keyring,
@@ -188,6 +189,7 @@ impl Controlplane {
             logs: Logs::new(Objects::new(config.data.join("logs"))),
             runs: crate::runs::Runs::default(),
             places: crate::places::Places::default(),
+            transport: transport.handle().clone(),
             open: Arc::default(),
             benches: crate::reach::Benches::default(),
             doors: OnceLock::new(),
@@ -200,7 +202,6 @@ impl Controlplane {
         });
         recover(&state).await.map_err(StartError::Store)?;
         let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
-        let transport = TransportThread::start().map_err(StartError::Quic)?;
         let acceptor = listen(&state, config, sockets.quic, &identity, &transport)?;
         let rooms = TaskTracker::new();
         rooms.spawn(scheduler::run(Arc::clone(&state)));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use levers9_transport::Address;
 use levers9_wire::InstanceId;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -92,6 +93,9 @@ pub struct State {
     pub runs: Runs,
     /// Where containers can be reached.
     pub places: Places,
+    /// Where sessions live. What only moves bytes between two of them does so
+    /// there: it costs no change of thread.
+    pub transport: Handle,
     /// What is open into containers.
     pub open: Arc<Counts>,
     /// Streams that are being measured.

@@ -345,7 +345,7 @@ impl AsyncWrite for Duplex {
 }
 
 /// Chunks moved in one turn.
-const CHUNKS: usize = 32;
+const CHUNKS: usize = 64;
 /// What is read at once from a quiet connection, in bytes.
 const SMALL: usize = 4 * 1024;
 /// What is read at once from a busy one, in bytes.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use levers9_transport::quic::HalfError;
 use levers9_transport::stream::{Stream, StreamError};
-use levers9_transport::tunnel::{Raw, relay};
 use levers9_wire::token::TokenKind;
 use levers9_wire::v1::{self, BenchKind, FailureCode, stream_open};
 use levers9_wire::valid;
@@ -17,7 +16,7 @@ use nix::sys::time::TimeValLike as _;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::relay::refuse;
+use super::relay::{across, refuse};
 use super::{What, failure, find, open as open_on};
 use crate::auth::{Action, Identity};
 use crate::places::Place;
@@ -48,7 +47,7 @@ impl Benches {
     pub async fn serve(&self, state: &Shared, who: &Identity, asked: v1::BenchOpen, mut stream: Stream) {
         let _open = state.open.one(What::Bench);
         let served = match self.admit(state, who, asked).await {
-            Ok((bench, place)) => self.measure(bench, place, stream).await,
+            Ok((bench, place)) => self.measure(state, bench, place, stream).await,
             Err(failure) => {
                 let answer = v1::BenchAnswer { failure: Some(failure), ..v1::BenchAnswer::default() };
                 refuse(&mut stream, &answer).await;
@@ -83,6 +82,7 @@ impl Benches {
 
     async fn measure(
         &self,
+        state: &Shared,
         bench: valid::Bench,
         place: Option<Arc<Place>>,
         mut stream: Stream,
@@ -103,7 +103,7 @@ impl Benches {
         let deadline = Instant::now() + bench.duration + LATE;
         let served = async {
             match place {
-                Some(place) => onward(bench, &place, stream).await,
+                Some(place) => onward(state, bench, &place, stream).await,
                 None => self.here(bench, stream).await,
             }
         };
@@ -144,7 +144,12 @@ impl Benches {
 }
 
 /// Moves a bench on to a worker. What its carrier is like is added in front.
-async fn onward(bench: valid::Bench, place: &Place, mut stream: Stream) -> Result<(), StreamError> {
+async fn onward(
+    state: &Shared,
+    bench: valid::Bench,
+    place: &Place,
+    mut stream: Stream,
+) -> Result<(), StreamError> {
     let asked = v1::BenchOpen {
         container: place.container().to_wire(),
         generation: place.generation().0,
@@ -170,9 +175,7 @@ async fn onward(bench: valid::Bench, place: &Place, mut stream: Stream) -> Resul
         ..theirs
     };
     stream.send.send(&ours).await?;
-    if let Err(cut) = relay(Raw::of(stream).await?, Raw::of(other).await?).await {
-        tracing::debug!(%cut, "a relayed bench ended early");
-    }
+    across(state, stream, other).await;
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use levers9_wire::v1::{self, FailureCode, ResetCode, exec_output, stream_open};
 use levers9_wire::valid;
 use prost::Message;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{OPEN, What, failure, find, open as open_on};
 use crate::auth::{Action, Identity};
@@ -27,7 +28,7 @@ pub async fn tunnel(state: Shared, who: Identity, asked: v1::TunnelOpen, mut str
     match onward.await {
         Ok(onward) => {
             let _open = state.open.one(What::Tunnel);
-            across(stream, onward).await;
+            across(&state, stream, onward).await;
         }
         Err(failure) => {
             refuse(&mut stream, &v1::TunnelAnswer { failure: Some(failure) }).await;
@@ -48,7 +49,7 @@ pub async fn exec(state: Shared, who: Identity, asked: v1::ExecOpen, mut stream:
     match onward.await {
         Ok(onward) => {
             let _open = state.open.one(What::Exec);
-            across(stream, onward).await;
+            across(&state, stream, onward).await;
         }
         Err(failure) => {
             let kind = Some(exec_output::Kind::Failure(failure));
@@ -61,7 +62,8 @@ fn invalid(error: &valid::Invalid) -> v1::Failure {
     failure(FailureCode::Invalid, error.to_string(), "")
 }
 
-async fn across(stream: Stream, onward: Stream) {
+/// Moves bytes between two streams, on the thread of their sessions.
+pub(super) async fn across(state: &Shared, stream: Stream, onward: Stream) {
     let moved = async {
         let (one, other) = (Raw::of(stream).await?, Raw::of(onward).await?);
         if let Err(cut) = relay(one, other).await {
@@ -69,7 +71,8 @@ async fn across(stream: Stream, onward: Stream) {
         }
         Ok::<_, StreamError>(())
     };
-    if let Err(error) = moved.await {
+    let moving = AbortOnDropHandle::new(state.tasks.spawn_on(moved, &state.transport));
+    if let Ok(Err(error)) = moving.await {
         tracing::debug!(%error, "a stream broke before it was relayed");
     }
 }

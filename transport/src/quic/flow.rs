@@ -5,6 +5,7 @@
 //! dropped. The decisions are [`next_window`] and [`is_starved`]; the rest
 //! counts bytes and readers.
 
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::Settings;
+use super::turns::Turns;
 
 /// A path this short needs no more than the first window.
 const SHORT_PATH: Duration = Duration::from_millis(2);
@@ -36,6 +38,8 @@ pub(super) struct Tuner {
     someone_parked: Notify,
     /// Streams the peer may have open at once.
     permitted: AtomicU32,
+    /// Who writes first.
+    pub(super) turns: Turns,
 }
 
 #[derive(Debug)]
@@ -44,9 +48,17 @@ struct State {
     lent: u32,
     bytes: u64,
     since: Option<Instant>,
+    /// The shortest round trip seen on this path, and to where it leads. What
+    /// is longer is a queue, which a larger window would only make longer.
+    rtt: (SocketAddr, Duration),
 }
 
 impl State {
+    fn saw(&mut self, peer: SocketAddr, rtt: Duration) {
+        let known = if self.rtt.0 == peer { self.rtt.1 } else { Duration::MAX };
+        self.rtt = (peer, known.min(rtt));
+    }
+
     fn total(&self) -> VarInt {
         VarInt::from_u32(self.window.saturating_add(self.lent))
     }
@@ -73,16 +85,18 @@ fn is_starved(blocked: bool, read: u64, span: Duration, window: u32, rtt: Durati
 impl Tuner {
     pub(super) fn new(connection: quinn::Connection, settings: &Settings) -> Self {
         let (smallest, largest) = (settings.window, settings.window_max.max(settings.window));
+        let rtt = (connection.remote_address(), connection.rtt());
         Self {
             connection,
             smallest,
             largest,
             stream_window: settings.stream_window,
-            state: Mutex::new(State { window: smallest, lent: 0, bytes: 0, since: None }),
+            state: Mutex::new(State { window: smallest, lent: 0, bytes: 0, since: None, rtt }),
             read: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
             someone_parked: Notify::new(),
             permitted: AtomicU32::new(settings.max_streams),
+            turns: Turns::default(),
         }
     }
 
@@ -98,7 +112,8 @@ impl Tuner {
         let counted = std::mem::take(&mut state.bytes);
         let Some(since) = state.since.replace(now) else { return };
         let bounds = (self.smallest, self.largest);
-        let next = next_window(state.window, counted, now - since, self.connection.rtt(), bounds);
+        state.saw(self.connection.remote_address(), self.connection.rtt());
+        let next = next_window(state.window, counted, now - since, state.rtt.1, bounds);
         if next != state.window {
             state.window = next;
             self.connection.set_receive_window(state.total());

@@ -7,6 +7,7 @@ mod flow;
 mod settings;
 mod socket;
 mod tls;
+mod turns;
 
 use std::fmt;
 use std::io;
@@ -182,7 +183,7 @@ impl Carrier {
     fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
         self.shared.park();
         let recv = RecvHalf { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
-        (SendHalf { stream: send, ended: false }, recv)
+        (SendHalf { stream: send, ended: false, flow: Arc::clone(&self.shared) }, recv)
     }
 
     /// Closes at once; what was not acknowledged is lost. One that is gone
@@ -254,6 +255,7 @@ pub struct SendHalf {
     stream: quinn::SendStream,
     /// It was finished or reset.
     ended: bool,
+    flow: Arc<flow::Tuner>,
 }
 
 impl Drop for SendHalf {
@@ -278,7 +280,9 @@ impl SendHalf {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub async fn write(&mut self, bytes: &mut Bytes) -> Result<(), HalfError> {
-        self.stream.write_chunks(std::slice::from_mut(bytes)).await?;
+        let length = bytes.len();
+        let write = self.stream.write_chunks(std::slice::from_mut(bytes));
+        self.flow.turns.write(length, write).await?;
         Ok(())
     }
 
@@ -288,7 +292,8 @@ impl SendHalf {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<usize, HalfError> {
-        Ok(self.stream.write_chunks(chunks).await?.chunks)
+        let length = chunks.iter().map(Bytes::len).sum();
+        Ok(self.flow.turns.write(length, self.stream.write_chunks(chunks)).await?.chunks)
     }
 
     /// Waits until the peer reads no more, or the carrier is gone; for ever
@@ -310,7 +315,8 @@ impl SendHalf {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
-        self.stream.write_chunk(bytes).await?;
+        let length = bytes.len();
+        self.flow.turns.write(length, self.stream.write_chunk(bytes)).await?;
         Ok(())
     }
 
