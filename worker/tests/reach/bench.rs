@@ -54,5 +54,5 @@ async fn there_are_not_more_than_may_be_and_no_nonsense() {
     assert_eq!(answer.failure.expect("refused").code(), FailureCode::Busy);
     drop(all);
     let works = async || begin(&world, BenchKind::Open, 0).await.1.failure.is_none();
-    within("room again", async { while !works().await {} }).await;
+    Box::pin(within("room again", async { while !works().await {} })).await;
 }

@@ -315,5 +315,5 @@ async fn there_are_not_more_than_may_be() {
     assert_eq!(refused.code(), FailureCode::Busy);
     all.truncate(128);
     let works = async || world.exec(&container, ask(&["true"])).await.done().await.failure.is_none();
-    within("room again", async { while !works().await {} }).await;
+    Box::pin(within("room again", async { while !works().await {} })).await;
 }
