@@ -3,8 +3,10 @@
 //! speaks a protocol on it.
 //!
 //! Each direction ends for itself: the end of one is passed on as an end and
-//! the other goes on. Whatever breaks one direction breaks both, at once, and
-//! is passed on as a reset: a cut is never shown as an end. What cannot be
+//! the other goes on. So it is with who stops reading because it is done, as a
+//! server is that closes after its answer: what is still sent to it is not
+//! wanted, and nothing is cut. Whatever else breaks one direction breaks both,
+//! at once, and is passed on as a reset: a cut is never shown as an end. What cannot be
 //! written on is not read, so back-pressure reaches from end to end, and what
 //! waits is bounded by the stream's window and one buffer. Nothing here opens
 //! a stream or knows whom it leads to.
@@ -12,11 +14,13 @@
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use levers9_wire::v1::ResetCode;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::quic::{HalfError, RecvHalf, SendHalf};
 use crate::stream::{Stream, StreamError};
@@ -111,53 +115,63 @@ impl Ends {
         // Only costs latency where it is refused.
         let _gone = tcp.set_nodelay(true);
         let Raw { send, first, recv } = &mut self.raw;
-        tokio::try_join!(up(tcp, send), down(tcp, std::mem::take(first), recv))?;
+        let (wanted, ()) = tokio::try_join!(up(tcp, send), down(tcp, std::mem::take(first), recv))?;
+        if !wanted {
+            // What is unread at the close would make it a reset, and take back what was said.
+            let _still_talking = timeout(LINGER, discard(tcp)).await;
+        }
         Ok(())
     }
 }
 
-/// From the connection to the stream.
-async fn up(tcp: &TcpStream, send: &mut SendHalf) -> Result<(), Cut> {
+/// From the connection to the stream; `false` when the peer wants no more.
+async fn up(tcp: &TcpStream, send: &mut SendHalf) -> Result<bool, Cut> {
     let mut stopped = pin!(send.stopped());
     let mut buffer = Reading::default();
     loop {
         let read = tokio::select! {
             biased;
             read = buffer.read(tcp) => read.map_err(Cut::Tcp)?,
-            broken = &mut stopped => return Err(broken.into()),
+            broken = &mut stopped => match is_done(&broken) {
+                true => return Ok(false),
+                false => return Err(broken.into()),
+            },
         };
         let Some(mut bytes) = read else { break };
         while !bytes.is_empty() {
             tokio::select! {
                 biased;
-                written = send.write(&mut bytes) => written?,
+                written = send.write(&mut bytes) => match written {
+                    Err(broken) if is_done(&broken) => return Ok(false),
+                    written => written?,
+                },
                 // Nobody reads it while it waits: its reset would not be seen.
                 broken = reset_of(tcp) => return Err(Cut::Tcp(broken)),
             }
         }
     }
     send.finish();
+    Ok(true)
+}
+
+/// Reads what nobody wants, until its end.
+async fn discard(tcp: &TcpStream) -> io::Result<()> {
+    let mut reading = Reading::default();
+    while reading.read(tcp).await?.is_some() {}
     Ok(())
 }
 
 /// From the stream to the connection.
 async fn down(tcp: &TcpStream, first: Bytes, recv: &mut RecvHalf) -> Result<(), Cut> {
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    chunks[0] = first;
-    let mut count = 1;
+    let mut batch = Batch::of(first);
     loop {
-        let mut done = 0;
-        while done < count {
-            if chunks[done].is_empty() {
-                done += 1;
-                continue;
-            }
+        while let Some(chunks) = batch.left() {
             let mut slices = [IoSlice::new(&[]); CHUNKS];
-            for (slice, chunk) in slices.iter_mut().zip(&chunks[done..count]) {
+            for (slice, chunk) in slices.iter_mut().zip(chunks.iter()) {
                 *slice = IoSlice::new(chunk);
             }
-            match tcp.try_write_vectored(&slices[..count - done]) {
-                Ok(written) => take_off(&mut chunks[done..count], written),
+            match tcp.try_write_vectored(&slices[..chunks.len()]) {
+                Ok(written) => take_off(chunks, written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
                     biased;
                     ready = tcp.writable() => ready.map_err(Cut::Tcp)?,
@@ -166,12 +180,41 @@ async fn down(tcp: &TcpStream, first: Bytes, recv: &mut RecvHalf) -> Result<(), 
                 Err(error) => return Err(Cut::Tcp(error)),
             }
         }
-        match recv.read_many(&mut chunks).await? {
-            Some(read) => count = read,
-            None => break,
+        if !batch.fill(recv).await? {
+            break;
         }
     }
     end_writing(tcp).map_err(Cut::Tcp)
+}
+
+/// What was read of a stream and is not written yet.
+struct Batch {
+    chunks: [Bytes; CHUNKS],
+    written: usize,
+    filled: usize,
+}
+
+impl Batch {
+    fn of(first: Bytes) -> Self {
+        let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        chunks[0] = first;
+        Self { chunks, written: 0, filled: 1 }
+    }
+
+    /// What is left of it; the first is not empty.
+    fn left(&mut self) -> Option<&mut [Bytes]> {
+        while self.written < self.filled && self.chunks[self.written].is_empty() {
+            self.written += 1;
+        }
+        (self.written < self.filled).then(|| &mut self.chunks[self.written..self.filled])
+    }
+
+    /// Reads the next one; `false` at the end. Cancel safe.
+    async fn fill(&mut self, recv: &mut RecvHalf) -> Result<bool, HalfError> {
+        let Some(filled) = recv.read_many(&mut self.chunks).await? else { return Ok(false) };
+        (self.written, self.filled) = (0, filled);
+        Ok(true)
+    }
 }
 
 /// Takes bytes off the front of several chunks.
@@ -269,45 +312,67 @@ pub async fn relay(mut one: Raw, mut other: Raw) -> Result<(), Cut> {
 
 async fn across(first: Bytes, recv: &mut RecvHalf, send: &mut SendHalf) -> Result<(), HalfError> {
     let mut stopped = pin!(send.stopped());
-    let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
-    chunks[0] = first;
-    let mut count = 1;
+    let mut batch = Batch::of(first);
     loop {
-        let mut done = 0;
-        while done < count {
-            if chunks[done].is_empty() {
-                done += 1;
-                continue;
-            }
-            tokio::select! {
+        while let Some(chunks) = batch.left() {
+            let written = tokio::select! {
                 biased;
-                written = send.write_many(&mut chunks[done..count]) => done += written?,
+                written = send.write_many(chunks) => written,
                 broken = recv.broken() => return Err(broken),
+            };
+            match written {
+                Err(broken) if is_done(&broken) => return unwanted(recv),
+                written => written?,
             }
         }
         tokio::select! {
             biased;
-            read = recv.read_many(&mut chunks) => match read? {
-                Some(read) => count = read,
-                None => break,
+            read = batch.fill(recv) => if !read? { break },
+            broken = &mut stopped => match is_done(&broken) {
+                true => return unwanted(recv),
+                false => return Err(broken),
             },
-            broken = &mut stopped => return Err(broken),
         }
     }
     send.finish();
     Ok(())
 }
 
+/// Whether the peer has stopped reading because it needs no more.
+fn is_done(broken: &HalfError) -> bool {
+    matches!(broken, HalfError::Reset(reset) if reset.code == ResetCode::Done)
+}
+
+/// What comes is not wanted any more.
+fn unwanted(recv: &mut RecvHalf) -> Result<(), HalfError> {
+    recv.stop(ResetCode::Done);
+    Ok(())
+}
+
 /// A stream as one reader and writer, for protocols that are spoken on it.
-/// Dropped before both directions have ended, it resets what is left.
+/// Dropped after its writer was shut down, it has ended in order, whatever is
+/// still to be read; dropped before, it resets both directions.
 #[derive(Debug)]
-pub struct Duplex(Raw);
+pub struct Duplex {
+    raw: Raw,
+    shut_down: bool,
+}
 
 impl Duplex {
     /// Over a stream's halves.
     #[must_use]
     pub fn new(raw: Raw) -> Self {
-        Self(raw)
+        Self { raw, shut_down: false }
+    }
+}
+
+impl Drop for Duplex {
+    fn drop(&mut self) {
+        if self.shut_down {
+            self.raw.recv.stop(ResetCode::Done);
+        } else {
+            self.raw.abort(ResetCode::Cancelled);
+        }
     }
 }
 
@@ -317,12 +382,12 @@ impl AsyncRead for Duplex {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.0.first.is_empty() {
-            let length = self.0.first.len().min(buffer.remaining());
-            buffer.put_slice(&self.0.first.split_to(length));
+        if !self.raw.first.is_empty() {
+            let length = self.raw.first.len().min(buffer.remaining());
+            buffer.put_slice(&self.raw.first.split_to(length));
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.0.recv).poll_read(context, buffer)
+        Pin::new(&mut self.raw.recv).poll_read(context, buffer)
     }
 }
 
@@ -332,7 +397,7 @@ impl AsyncWrite for Duplex {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.send).poll_write(context, bytes)
+        Pin::new(&mut self.raw.send).poll_write(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -340,10 +405,13 @@ impl AsyncWrite for Duplex {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.send).poll_shutdown(context)
+        self.shut_down = true;
+        Pin::new(&mut self.raw.send).poll_shutdown(context)
     }
 }
 
+/// How long somebody who is not listened to any more may go on.
+const LINGER: Duration = Duration::from_secs(1);
 /// Chunks moved in one turn.
 const CHUNKS: usize = 64;
 /// What is read at once from a quiet connection, in bytes.

@@ -132,12 +132,13 @@ impl Body for Upload {
     }
 }
 
-/// The body of an answer. Its connection, when it is good for nothing else,
-/// ends with it.
+/// The body of an answer, counted as open until its end. Its connection, when
+/// it is good for nothing else, ends with it.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) body: Incoming,
     pub(super) _connection: Option<AbortOnDropHandle<()>>,
+    pub(super) _open: Counted,
 }
 
 impl Body for Answer {
@@ -148,33 +149,6 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of an answer, counted as open until its end.
-#[derive(Debug)]
-pub(super) struct Counting {
-    pub(super) body: axum::body::Body,
-    pub(super) _open: Counted,
-}
-
-impl Body for Counting {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 

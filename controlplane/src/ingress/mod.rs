@@ -33,9 +33,9 @@ use tokio::time::Instant;
 use crate::auth::{Action, authorize};
 use crate::places::Place;
 use crate::ports::Cut;
-use crate::reach::{self, What};
+use crate::reach::{self, Counted, What};
 use crate::state::Shared;
-use body::{Answer, Counting, Opener, Upload};
+use body::{Answer, Opener, Upload};
 use headers::Arrived;
 use pool::{Pool, Single};
 use refusal::Refusal;
@@ -93,13 +93,13 @@ impl Ingress {
         let open = self.state.open.one(What::Request);
         let (method, path) = (request.method().clone(), printable(request.uri().path(), 200));
         let result = match asked {
-            Asked::Container(route) => self.forward(request, &route, peer).await,
+            Asked::Container(route) => self.forward(request, &route, peer, open).await,
             Asked::SlashMissing => with_slash(request.uri()),
             Asked::WrongHost => Err(Refusal::wrong_host()),
             Asked::NoContainer | Asked::Other => Err(Refusal::not_found()),
         };
         let (response, reason) = match result {
-            Ok(response) => (response.map(|body| Body::new(Counting { body, _open: open })), ""),
+            Ok(response) => (response, ""),
             Err(refusal) => (refusal.response(), refusal.code),
         };
         let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -113,6 +113,7 @@ impl Ingress {
         mut request: Request<Incoming>,
         route: &Route,
         peer: SocketAddr,
+        open: Counted,
     ) -> Result<Response, Refusal> {
         check(&request)?;
         let (place, token_used) = self.find(request.headers(), route, peer).await?;
@@ -140,7 +141,7 @@ impl Ingress {
         *onward.headers_mut() = passed;
         *onward.uri_mut() = if grpc { absolute(&parts.uri, rest)? } else { Uri::from(rest) };
         if grpc {
-            return self.send_shared(onward, &place, port).await;
+            return self.send_shared(onward, &place, port, open).await;
         }
         if let Some(opener) = opener.clone() {
             hyper::ext::on_informational(&mut onward, move |answer| {
@@ -149,7 +150,7 @@ impl Ingress {
                 }
             });
         }
-        self.send(Sending { onward, opener, client }, &place, port).await
+        self.send(onward, Waiting { opener, client, open }, &place, port).await
     }
 
     /// The container a request is for, and whether a token let it in.
@@ -191,18 +192,23 @@ impl Ingress {
 
     /// Sends a request on one connection after another, until it is answered
     /// or was perhaps delivered.
-    async fn send(&self, sending: Sending, place: &Place, port: u16) -> Result<Response, Refusal> {
-        let Sending { mut onward, opener, client } = sending;
+    async fn send(
+        &self,
+        mut onward: Request<Upload>,
+        waiting: Waiting,
+        place: &Place,
+        port: u16,
+    ) -> Result<Response, Refusal> {
         let replayable = onward.body().is_end_stream() && onward.method().is_idempotent();
         let recent = if replayable { PROBABLY_OPEN } else { SURELY_OPEN };
-        let mut used = if opener.is_none() { self.pool.take(place, port, recent) } else { None };
+        let mut used = if waiting.opener.is_none() { self.pool.take(place, port, recent) } else { None };
         loop {
             let (mut connection, again) = match used.take() {
                 Some(connection) => (connection, replayable.then(|| copy_of(&onward))),
                 None => (self.pool.connect(place, port).await.map_err(Refusal::from)?, None),
             };
             let mut failed = match connection.sender.try_send_request(onward).await {
-                Ok(answer) => return Ok(self.answered(answer, connection, opener, client)),
+                Ok(answer) => return Ok(self.answered(answer, connection, waiting)),
                 Err(failed) => failed,
             };
             let unsent = failed.take_message();
@@ -221,6 +227,7 @@ impl Ingress {
         mut onward: Request<Upload>,
         place: &Place,
         port: u16,
+        open: Counted,
     ) -> Result<Response, Refusal> {
         // It stands in the address there.
         onward.headers_mut().remove(HOST);
@@ -232,7 +239,10 @@ impl Ingress {
                 Ok(answer) => {
                     let (mut parts, body) = answer.into_parts();
                     headers::to_client(&mut parts.headers, false);
-                    return Ok(Response::from_parts(parts, Body::new(Answer { body, _connection: None })));
+                    return Ok(Response::from_parts(
+                        parts,
+                        Body::new(Answer { body, _connection: None, _open: open }),
+                    ));
                 }
                 Err(failed) => failed,
             };
@@ -248,14 +258,14 @@ impl Ingress {
         &self,
         mut answer: http::Response<Incoming>,
         connection: Single,
-        opener: Option<Opener>,
-        client: Option<(OnUpgrade, Cut)>,
+        waiting: Waiting,
     ) -> Response {
+        let Waiting { opener, client, open } = waiting;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some((client, cut)) = client
         {
             let container = hyper::upgrade::on(&mut answer);
-            self.pool.spawn_detached(relay(client, container, connection, cut));
+            self.pool.spawn_detached(relay(client, container, (connection, open), cut));
             let (mut parts, _) = answer.into_parts();
             headers::to_client(&mut parts.headers, true);
             return Response::from_parts(parts, Body::empty());
@@ -274,15 +284,15 @@ impl Ingress {
             }
         };
         parts.version = Version::HTTP_11;
-        Response::from_parts(parts, Body::new(Answer { body, _connection: ends_with }))
+        Response::from_parts(parts, Body::new(Answer { body, _connection: ends_with, _open: open }))
     }
 }
 
-/// A request on its way to a container.
-struct Sending {
-    onward: Request<Upload>,
+/// Who waits for the answer.
+struct Waiting {
     opener: Option<Opener>,
     client: Option<(OnUpgrade, Cut)>,
+    open: Counted,
 }
 
 fn host<B>(request: &Request<B>) -> Option<&str> {
@@ -380,7 +390,7 @@ fn chain(error: &hyper::Error) -> String {
 }
 
 /// Moves bytes between two connections that have left HTTP.
-async fn relay(client: OnUpgrade, container: OnUpgrade, connection: Single, cut: Cut) {
+async fn relay(client: OnUpgrade, container: OnUpgrade, held: (Single, Counted), cut: Cut) {
     let both = async { tokio::try_join!(client, container) };
     let (client, container) = match both.await {
         Ok(both) => both,
@@ -396,5 +406,5 @@ async fn relay(client: OnUpgrade, container: OnUpgrade, connection: Single, cut:
         cut.set();
         tracing::debug!(%error, "an upgraded connection ended early");
     }
-    drop(connection);
+    drop(held);
 }

@@ -18,6 +18,7 @@ mod http_bodies;
 mod http_cancel;
 mod http_errors;
 mod http_headers;
+mod http_hosts;
 mod http_pool;
 mod http_streaming;
 mod http_upgrade;

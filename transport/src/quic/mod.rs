@@ -287,13 +287,14 @@ impl SendHalf {
     }
 
     /// Writes what fits now of several and takes it off their fronts; waits
-    /// until something fits. Says how many are written whole. Cancel safe.
+    /// until something fits. Cancel safe.
     ///
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
-    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<usize, HalfError> {
+    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), HalfError> {
         let length = chunks.iter().map(Bytes::len).sum();
-        Ok(self.flow.turns.write(length, self.stream.write_chunks(chunks)).await?.chunks)
+        self.flow.turns.write(length, self.stream.write_chunks(chunks)).await?;
+        Ok(())
     }
 
     /// Waits until the peer reads no more, or the carrier is gone; for ever

@@ -96,6 +96,26 @@ async fn a_cut_is_passed_on_both_ways() {
     assert_eq!(server.gate.serving.load(Ordering::Relaxed), 0);
 }
 
+/// A server that closes after its answer cuts nothing off, though the other
+/// side has not ended yet.
+#[tokio::test(start_paused = true)]
+async fn who_is_done_stops_reading_and_nothing_is_cut() {
+    let (_world, server, link, mut incoming) = world(77).await;
+    for near_first in [true, false] {
+        let (near, far) = tunnel(&link, &mut incoming).await;
+        let (mut one, mut other) = if near_first { (near, far) } else { (far, near) };
+        one.send.write_all(Bytes::from(vec![7; 1 << 20])).await.unwrap();
+        one.send.finish();
+        one.recv.stop(ResetCode::Done);
+        sleep(SOON).await;
+        assert_eq!(read_all(&mut other.recv).await.unwrap(), 1 << 20);
+        let stopped = timeout(SOON, other.send.stopped()).await.expect("it is told");
+        assert_eq!(code(Err(stopped)), ResetCode::Done);
+    }
+    sleep(SOON).await;
+    assert_eq!(server.gate.serving.load(Ordering::Relaxed), 0);
+}
+
 /// A side that is dropped in the middle has not ended well.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_side_is_no_end() {
