@@ -31,12 +31,12 @@ pub enum Admitted {
 
 /// The gate of a controlplane.
 #[derive(Debug)]
-pub struct Door {
+pub struct Porter {
     state: Shared,
     callers: Arc<Callers>,
 }
 
-impl Door {
+impl Porter {
     /// A gate over the shared state.
     #[must_use]
     pub fn new(state: Shared) -> Self {
@@ -215,7 +215,7 @@ fn busy(error: StoreError) -> Refusal {
     Refusal::new(RefuseCode::Busy, "the controlplane cannot check the token now")
 }
 
-impl Gate for Door {
+impl Gate for Porter {
     type Admitted = Admitted;
 
     async fn admit(&self, hello: valid::Hello, peer: SocketAddr) -> Result<(v1::Welcome, Admitted), Refusal> {

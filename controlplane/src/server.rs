@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::calls;
 use crate::config::{Certificate, Config, Sealing};
 use crate::front::FrontDesk;
-use crate::gate::Door;
+use crate::gate::Porter;
 use crate::ingress::{Ingress, Serving};
 use crate::janitor::{self, Certificates};
 use crate::logs::{Logs, objects::Objects};
@@ -149,7 +149,7 @@ pub struct Addresses {
 pub struct Controlplane {
     state: Shared,
     addresses: Addresses,
-    acceptor: Acceptor<Door>,
+    acceptor: Acceptor<Porter>,
     ports: Ports,
     ingress: Arc<Ingress>,
     rooms: TaskTracker,
@@ -379,14 +379,14 @@ fn listen(
     socket: UdpSocket,
     identity: &Identity,
     transport: &TransportThread,
-) -> Result<Acceptor<Door>, StartError> {
+) -> Result<Acceptor<Porter>, StartError> {
     let here = tokio::runtime::Handle::current();
     let endpoint = {
         let _on_transport = transport.handle().enter();
         Endpoint::accepting(socket, &config.transport, identity).map_err(StartError::Quic)?
     };
     let limits = Limits { ping_every: config.transport.ping_interval(), ..Limits::default() };
-    let acceptor = Acceptor::new(endpoint, Arc::new(Door::new(Arc::clone(state))), limits, here);
+    let acceptor = Acceptor::new(endpoint, Arc::new(Porter::new(Arc::clone(state))), limits, here);
     let runner = acceptor.clone();
     transport.handle().spawn(async move { runner.run().await });
     Ok(acceptor)

@@ -28,6 +28,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use levers9_wire::name::printable;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::auth::{Action, authorize};
@@ -52,6 +53,8 @@ pub const MAX_HEADER_LINES: usize = 1024;
 const SURELY_OPEN: Duration = Duration::from_millis(300);
 /// How old a connection may be for one that can.
 const PROBABLY_OPEN: Duration = Duration::from_secs(10);
+/// Lookups for those without a token, at once.
+const STRANGERS: usize = 4;
 /// What each side of an upgraded connection buffers, in bytes.
 const RELAYED: usize = 32 * 1024;
 
@@ -61,6 +64,8 @@ pub struct Ingress {
     state: Shared,
     tokens: Tokens,
     pool: Arc<Pool>,
+    /// What strangers may have looked up in the database at once.
+    lookups: Semaphore,
 }
 
 impl Ingress {
@@ -68,7 +73,7 @@ impl Ingress {
     #[must_use]
     pub fn new(state: Shared) -> Self {
         let pool = Pool::start(Arc::clone(&state.open));
-        Self { state, tokens: Tokens::default(), pool }
+        Self { state, tokens: Tokens::default(), pool, lookups: Semaphore::new(STRANGERS) }
     }
 
     /// Ends every connection to a container.
@@ -186,6 +191,7 @@ impl Ingress {
     }
 
     async fn public_away(&self, slug: &str) -> Option<Refusal> {
+        let _slot = self.lookups.try_acquire().ok()?;
         let now = self.state.store.task_by_slug(slug.to_owned()).await.ok().flatten()?;
         now.task.exposed.as_ref()?.public.then(|| reach::away(&self.state, &now).into())
     }
