@@ -106,6 +106,12 @@ pub(super) struct Client {
 }
 
 impl work::Client for Client {
+    type Pinger = Self;
+
+    async fn pinger(&self) -> Result<Self> {
+        Ok(self.clone())
+    }
+
     async fn download(&self, bytes: u64) -> Result<u64> {
         let mut requests = self.requests.clone().ready().await?;
         let head = Request::post("https://127.0.0.1/").body(())?;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use levers9_transport::accept::{Acceptor, Gate, Limits, Refusal, Session};
 use levers9_transport::cert::CertResolver;
 use levers9_transport::link::{Introduce, Link, Opened};
-use levers9_transport::quic::{Identity, ServerKeys, bind};
+use levers9_transport::quic::{Identity, RecvHalf, SendHalf, ServerKeys, bind, priority};
 use levers9_transport::{Address, Endpoint, Settings, Stream, dial};
 use levers9_wire::v1::stream_open::Kind;
 use levers9_wire::v1::{self, call_answer::Answer, call_open::Request};
@@ -21,7 +21,7 @@ use rand::rngs::StdRng;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::protocol::{ANSWER, pieces};
+use super::protocol::{ANSWER, PING, pieces};
 use super::work;
 
 /// What makes the opening of a call 100 bytes.
@@ -73,6 +73,17 @@ async fn answer(Opened { kind, mut stream }: Opened) -> Result<()> {
                 half.write_all(piece).await?;
             }
             half.finish();
+            Ok(())
+        }
+        // Everything comes back, before all others, as a control stream's would.
+        Kind::Tunnel(_) => {
+            stream.send.set_priority(priority::CONTROL);
+            let (mut send, (first, mut recv)) = (stream.send.into_raw().await?, stream.recv.into_raw());
+            send.write_all(first).await?;
+            while let Some(bytes) = recv.read(PING).await? {
+                send.write_all(bytes).await?;
+            }
+            send.finish();
             Ok(())
         }
         other => bail!("nobody here opens {other:?}"),
@@ -135,7 +146,32 @@ impl Introduce for Caller {
     }
 }
 
+/// A stream that is kept, before all others; what is said on it comes back.
+pub(super) struct Pinger {
+    send: SendHalf,
+    recv: RecvHalf,
+}
+
+impl work::Ping for Pinger {
+    async fn ping(&mut self) -> Result<()> {
+        self.send.write_all(Bytes::from_static(&[1; PING])).await?;
+        let mut came = 0;
+        while came < PING {
+            came += self.recv.read(PING).await?.context("no more comes back")?.len();
+        }
+        Ok(())
+    }
+}
+
 impl work::Client for Client {
+    type Pinger = Pinger;
+
+    async fn pinger(&self) -> Result<Pinger> {
+        let mut stream = self.link.open(Kind::Tunnel(v1::TunnelOpen::default())).await?;
+        stream.send.set_priority(priority::CONTROL);
+        Ok(Pinger { send: stream.send.into_raw().await?, recv: stream.recv.into_raw().1 })
+    }
+
     async fn download(&self, bytes: u64) -> Result<u64> {
         let id = RequestId::generate().to_wire();
         let open = v1::FollowOpen { id, since_line: bytes, ..v1::FollowOpen::default() };

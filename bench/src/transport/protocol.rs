@@ -10,6 +10,10 @@ use crate::process::Usage;
 
 /// The size of a request.
 pub(super) const REQUEST: usize = 100;
+/// What a request asks for whose sender wants everything back that follows.
+pub(super) const ECHO: u64 = u64::MAX;
+/// The size of a ping.
+pub(super) const PING: usize = 64;
 /// The size of the answer to a call.
 pub(super) const ANSWER: usize = 1024;
 /// How much is written at once.
@@ -48,7 +52,8 @@ pub(crate) enum Work {
     Bulk { streams: u32, bytes: u64 },
     /// Calls, one stream each, for so long.
     Calls { in_flight: u32, millis: u64 },
-    /// A call every ten milliseconds beside so many downloads, for so long.
+    /// A ping every ten milliseconds beside so many downloads, for so long: on a
+    /// stream of its own that is kept, where that is easily had, else a call.
     Pinged { streams: u32, millis: u64 },
     /// One stream after another, each until its first byte, for so long.
     FirstByte { millis: u64 },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use levers9_transport::cert::CertResolver;
-use levers9_transport::quic::{bind, bind_any};
+use levers9_transport::quic::{bind, bind_any, priority};
 use levers9_transport::{Address, Settings};
 use quinn::congestion::CubicConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -16,7 +16,7 @@ use quinn::{
     RecvStream, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 
-use super::protocol::{ANSWER, REQUEST, asked, pieces, request};
+use super::protocol::{ANSWER, ECHO, PING, REQUEST, asked, pieces, request};
 use super::{tls, work};
 
 /// How much of an answer is read at once.
@@ -78,7 +78,18 @@ async fn serve_connection(incoming: Incoming) -> Result<()> {
 }
 
 async fn answer(mut send: SendStream, mut recv: RecvStream) -> Result<()> {
-    for piece in pieces(asked(&recv.read_to_end(REQUEST).await?)?) {
+    let mut request = [0; REQUEST];
+    recv.read_exact(&mut request).await?;
+    let asked = asked(&request)?;
+    if asked == ECHO {
+        send.set_priority(priority::CONTROL)?;
+        while let Some(chunk) = recv.read_chunk(READ, true).await? {
+            send.write_chunk(chunk.bytes).await?;
+        }
+        return Ok(send.finish()?);
+    }
+    ensure!(recv.read_chunk(1, true).await?.is_none(), "more than a request");
+    for piece in pieces(asked) {
         send.write_chunk(piece).await?;
     }
     Ok(send.finish()?)
@@ -124,7 +135,31 @@ impl Client {
     }
 }
 
+/// A stream that is kept, before all others; what is said on it comes back.
+pub(super) struct Pinger {
+    send: SendStream,
+    recv: RecvStream,
+}
+
+impl work::Ping for Pinger {
+    async fn ping(&mut self) -> Result<()> {
+        let mut back = [0; PING];
+        self.send.write_all(&[1; PING]).await?;
+        Ok(self.recv.read_exact(&mut back).await?)
+    }
+}
+
 impl work::Client for Client {
+    type Pinger = Pinger;
+
+    async fn pinger(&self) -> Result<Pinger> {
+        let (send, recv) = self.connection.open_bi().await?;
+        send.set_priority(priority::CONTROL)?;
+        let mut pinger = Pinger { send, recv };
+        pinger.send.write_all(&request(ECHO)).await?;
+        Ok(pinger)
+    }
+
     async fn download(&self, bytes: u64) -> Result<u64> {
         let mut recv = self.ask(bytes).await?;
         let mut came = 0;

@@ -136,6 +136,12 @@ impl Client {
 }
 
 impl work::Client for Client {
+    type Pinger = Self;
+
+    async fn pinger(&self) -> Result<Self> {
+        Ok(self.clone())
+    }
+
     async fn prepare(&self, streams: u32) -> Result<()> {
         for _ in 0..streams {
             let stream = self.connector.connect().await?;

@@ -24,8 +24,27 @@ pub(super) trait Dialer: Sized {
     fn connect(&self) -> impl Future<Output = Result<Self::Client>>;
 }
 
+/// Something that is said and answered at once, over and over.
+pub(super) trait Ping: Send {
+    /// Says it, and waits for the answer.
+    fn ping(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// A call stands for a ping where nothing better is at hand.
+impl<C: Client> Ping for C {
+    async fn ping(&mut self) -> Result<()> {
+        self.call().await
+    }
+}
+
 /// A connected client; clones share the connection.
 pub(super) trait Client: Clone + Send + Sync + 'static {
+    /// What pings on this connection.
+    type Pinger: Ping;
+
+    /// Makes it.
+    fn pinger(&self) -> impl Future<Output = Result<Self::Pinger>> + Send;
+
     /// Makes ready for so many streams at once.
     fn prepare(&self, _streams: u32) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
@@ -94,7 +113,7 @@ async fn bulk<C: Client>(client: &C, streams: u32, bytes: u64) -> Result<Done> {
     Ok(Done { wall_us: micros(started.elapsed()), count, ..Done::default() })
 }
 
-/// Calls now and then while downloads that do not end take all there is.
+/// Pings now and then while downloads that do not end take all there is.
 async fn pinged<C: Client>(client: &C, streams: u32, millis: u64) -> Result<Done> {
     let mut downloads = JoinSet::new();
     for _ in 0..streams {
@@ -105,15 +124,17 @@ async fn pinged<C: Client>(client: &C, streams: u32, millis: u64) -> Result<Done
     let mut every = tokio::time::interval(PING_EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut took = Vec::new();
+    let mut pinger = client.pinger().await?;
     while started.elapsed() < Duration::from_millis(millis) {
         every.tick().await;
         let began = Instant::now();
-        client.call().await?;
+        pinger.ping().await?;
         took.push(nanos(began.elapsed()));
         if let Some(ended) = downloads.try_join_next() {
             ensure!(false, "a download ended: {ended:?}");
         }
     }
+    drop(pinger);
     let wall_us = micros(started.elapsed());
     downloads.shutdown().await;
     took.sort_unstable();
