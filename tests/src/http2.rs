@@ -153,8 +153,16 @@ impl Exchange {
     /// # Panics
     /// When not even its head comes.
     #[must_use]
-    pub fn answer(mut self) -> Answer2 {
-        let head = self.head().unwrap_or_else(|error| panic!("no answer: {error}"));
+    pub fn answer(self) -> Answer2 {
+        self.answer_if_any().unwrap_or_else(|error| panic!("no answer: {error}"))
+    }
+
+    /// The same. A reset may overtake what was said before it, the head included.
+    ///
+    /// # Errors
+    /// When not even its head comes.
+    pub fn answer_if_any(mut self) -> Result<Answer2, h2::Error> {
+        let head = self.head()?;
         let mut body = Vec::new();
         let read = loop {
             match self.data() {
@@ -167,7 +175,7 @@ impl Exchange {
             Ok(trailers) => (trailers.unwrap_or_default(), None),
             Err(error) => (HeaderMap::new(), Some(error)),
         };
-        Answer2 { status: head.status.as_u16(), headers: head.headers, body, trailers, cut }
+        Ok(Answer2 { status: head.status.as_u16(), headers: head.headers, body, trailers, cut })
     }
 }
 
