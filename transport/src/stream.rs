@@ -273,6 +273,7 @@ pub fn priority_of(kind: &v1::stream_open::Kind) -> i32 {
     match kind {
         Kind::Control(_) => priority::CONTROL,
         Kind::Call(_) | Kind::Run(_) | Kind::Follow(_) | Kind::Exec(_) => priority::INTERACTIVE,
+        Kind::NodeReport(_) | Kind::Order(_) => priority::INTERACTIVE,
         Kind::Tunnel(_) | Kind::Door(_) => priority::INTERACTIVE,
         Kind::Log(_) => priority::LOG,
         Kind::Bench(_) => priority::BULK,

@@ -107,6 +107,7 @@ id!(/** An authenticated peer and all it has open. */ SessionId);
 id!(/** One start of one process. */ InstanceId);
 id!(/** One request, however often it is sent. */ RequestId);
 id!(/** A tenant. */ WorkspaceId);
+id!(/** A Kubernetes cluster that was attached. */ ClusterId);
 id!(/** A machine that runs containers. */ WorkerId);
 id!(/** What a worker runs. */ ContainerId);
 id!(/** One call of a stub. */ TaskId);

@@ -8,6 +8,7 @@
 
 pub mod clock;
 pub mod frame;
+pub mod gpu;
 pub mod id;
 pub mod limits;
 pub mod name;
@@ -25,8 +26,8 @@ pub mod v1 {
 }
 
 pub use id::{
-    AttemptNumber, ContainerId, Generation, InstanceId, RequestId, SessionId, TaskId, TokenId, WorkerId,
-    WorkspaceId,
+    AttemptNumber, ClusterId, ContainerId, Generation, InstanceId, RequestId, SessionId, TaskId, TokenId,
+    WorkerId, WorkspaceId,
 };
 pub use reset::{Reset, RetryClass, Side};
 

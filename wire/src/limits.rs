@@ -9,6 +9,19 @@ pub const FRAME: usize = 1024 * 1024 + 64 * 1024;
 pub const CONTROL: usize = 256 * 1024;
 /// The largest node report, in bytes.
 pub const NODE_REPORT: usize = 4 * 1024 * 1024;
+/// The most nodes of a cluster in one report.
+pub const NODES: usize = 10_000;
+/// The most worker Jobs in one report or answer.
+pub const JOBS: usize = 20_000;
+/// The longest name of a node, in bytes; DNS's own limit.
+pub const NODE_NAME: usize = 253;
+/// The most requirements of a selector, and values of one of them.
+pub const SELECTOR: usize = 64;
+/// The longest reference of an image, in bytes.
+pub const IMAGE: usize = 512;
+/// Memory a worker in a pod takes for itself, in bytes: its pod asks for this
+/// much more than its jobs may have.
+pub const WORKER_MEMORY: u64 = 128 << 20;
 /// The largest piece of a log line in one record, in bytes.
 pub const LOG_PIECE: usize = 1024 * 1024;
 /// The most bytes of log data put into one batch of several records.

@@ -51,6 +51,18 @@ impl Debug for v1::ContainerSpec {
     }
 }
 
+impl Debug for v1::CreateWorker {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.debug_struct("CreateWorker")
+            .field("node", &self.node)
+            .field("image", &self.image)
+            .field("amounts", &self.amounts)
+            .field("env", &self.env)
+            .field("enrolment_token", &HIDDEN)
+            .finish_non_exhaustive()
+    }
+}
+
 macro_rules! hide {
     ($($message:ident),*) => {$(
         impl Debug for v1::$message {
@@ -61,7 +73,15 @@ macro_rules! hide {
     )*};
 }
 
-hide!(AuthorizeRequest, AuthorizeAnswer, WorkerEnrollAnswer, WorkspaceCreateAnswer, TokenCreateAnswer);
+hide!(
+    AuthorizeRequest,
+    AuthorizeAnswer,
+    WorkerEnrollAnswer,
+    WorkspaceCreateAnswer,
+    TokenCreateAnswer,
+    ClusterJoinAnswer,
+    ClusterRotateTokenAnswer
+);
 
 #[cfg(test)]
 mod tests {
@@ -79,6 +99,9 @@ mod tests {
             format!("{:?}", v1::WorkspaceCreateAnswer { token: token.clone(), workspace: None }),
             format!("{:?}", v1::AuthorizeAnswer { token: token.clone(), ..Default::default() }),
             format!("{:?}", v1::EnvVar { name: "KEY".into(), value: token.clone().into() }),
+            format!("{:?}", v1::CreateWorker { enrolment_token: token.clone(), ..Default::default() }),
+            format!("{:?}", v1::ClusterJoinAnswer { token: token.clone(), ..Default::default() }),
+            format!("{:?}", v1::ClusterRotateTokenAnswer { token: token.clone(), ..Default::default() }),
             format!("{:?}", v1::ContainerSpec { token, ..Default::default() }),
         ];
         for text in shown {

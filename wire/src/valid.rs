@@ -8,8 +8,12 @@ use crate::id::{AttemptNumber, BadId, ContainerId, Generation, InstanceId, Sessi
 use crate::token::Secret;
 use crate::{limits, name, v1};
 
+mod clusters;
 mod reach;
 
+pub use clusters::{
+    Agent, Create, Report, WORKER_ENV, cluster_settings, job, node_name, repository, runtime,
+};
 pub use reach::{Bench, Door, Exec, Size, Tunnel, port};
 
 /// Why a message is refused.
@@ -75,6 +79,8 @@ pub struct Hello {
     pub worker: Option<v1::WorkerFacts>,
     /// What a worker runs.
     pub inventory: Vec<Running>,
+    /// What an agent brings.
+    pub agent: Option<Agent>,
 }
 
 /// One container a worker says it has.
@@ -100,6 +106,7 @@ impl TryFrom<v1::Hello> for Hello {
             return Err(Invalid::Value { what: "role", value, rule: "1 cli, 2 worker, 3 agent, 4 replica" });
         }
         let worker = hello.worker.map(clean_facts).transpose()?;
+        let agent = hello.agent.map(Agent::try_from).transpose()?;
         let inventory = hello.inventory.iter().map(Running::try_from).collect::<Result<_, _>>()?;
         Ok(Self {
             versions: (hello.version_min, hello.version_max),
@@ -111,6 +118,7 @@ impl TryFrom<v1::Hello> for Hello {
             build: name::printable(&hello.build, 64),
             worker,
             inventory,
+            agent,
         })
     }
 }

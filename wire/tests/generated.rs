@@ -30,6 +30,9 @@ fn generated_code_is_fresh() {
             ".levers9.wire.v1.TokenCreateAnswer",
             ".levers9.wire.v1.EnvVar",
             ".levers9.wire.v1.ContainerSpec",
+            ".levers9.wire.v1.CreateWorker",
+            ".levers9.wire.v1.ClusterJoinAnswer",
+            ".levers9.wire.v1.ClusterRotateTokenAnswer",
         ])
         .format(true)
         .out_dir(&out)

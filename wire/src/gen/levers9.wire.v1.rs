@@ -4,7 +4,7 @@
 /// session.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StreamOpen {
-    #[prost(oneof = "stream_open::Kind", tags = "1, 3, 4, 6, 7, 8, 9, 11, 12")]
+    #[prost(oneof = "stream_open::Kind", tags = "1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12")]
     pub kind: ::core::option::Option<stream_open::Kind>,
 }
 /// Nested message and enum types in `StreamOpen`.
@@ -13,6 +13,8 @@ pub mod stream_open {
     pub enum Kind {
         #[prost(message, tag = "1")]
         Control(super::ControlOpen),
+        #[prost(message, tag = "2")]
+        NodeReport(super::NodeReportOpen),
         #[prost(message, tag = "3")]
         Log(super::LogOpen),
         #[prost(message, tag = "4")]
@@ -25,6 +27,8 @@ pub mod stream_open {
         Exec(super::ExecOpen),
         #[prost(message, tag = "9")]
         Follow(super::FollowOpen),
+        #[prost(message, tag = "10")]
+        Order(super::OrderOpen),
         #[prost(message, tag = "11")]
         Run(super::RunOpen),
         #[prost(message, tag = "12")]
@@ -85,6 +89,8 @@ pub struct Hello {
     pub worker: ::core::option::Option<WorkerFacts>,
     #[prost(message, repeated, tag = "9")]
     pub inventory: ::prost::alloc::vec::Vec<RunningContainer>,
+    #[prost(message, optional, tag = "10")]
+    pub agent: ::core::option::Option<AgentFacts>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WorkerFacts {
@@ -103,6 +109,30 @@ pub struct WorkerFacts {
     /// The node the worker runs on; empty outside Kubernetes.
     #[prost(string, tag = "7")]
     pub node: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentFacts {
+    /// The cluster it was started for. A token of another one is refused.
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster: ::prost::alloc::vec::Vec<u8>,
+    /// The namespace it works in, and the only one it starts workers in.
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Of the API server: "v1.37.2"; empty while it has not answered.
+    #[prost(string, tag = "3")]
+    pub kubernetes: ::prost::alloc::string::String,
+    /// "gke", "eks", "aks" or empty.
+    #[prost(string, tag = "4")]
+    pub flavor: ::prost::alloc::string::String,
+    /// The image repository it starts workers from, without tag or digest.
+    #[prost(string, tag = "5")]
+    pub image_repository: ::prost::alloc::string::String,
+    /// What its workers run jobs with: "process", "runc" or "runsc".
+    #[prost(string, tag = "6")]
+    pub runtime: ::prost::alloc::string::String,
+    /// How long this process runs.
+    #[prost(uint64, tag = "7")]
+    pub uptime_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RunningContainer {
@@ -172,6 +202,178 @@ pub struct Bye {
     /// When the sender expects to be back; 0 when it does not.
     #[prost(uint64, tag = "2")]
     pub back_in_ms: u64,
+}
+/// One picture of a cluster's lent nodes, opened by an agent: one NodeReport
+/// follows and the end; NodeReportAnswer comes back. An older one that is not
+/// through yet is reset by its sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeReportOpen {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeReport {
+    /// How long ago the API server last proved that this is so: an event, a
+    /// bookmark or a list.
+    #[prost(uint64, tag = "1")]
+    pub age_ms: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub nodes: ::prost::alloc::vec::Vec<NodeState>,
+    /// Every worker Job that carries the cluster's id.
+    #[prost(message, repeated, tag = "3")]
+    pub jobs: ::prost::alloc::vec::Vec<WorkerJob>,
+    /// What keeps the agent from seeing or doing its work; empty when all is well.
+    #[prost(string, tag = "4")]
+    pub problem: ::prost::alloc::string::String,
+    /// How many nodes the cluster has, lent or not.
+    #[prost(uint32, tag = "5")]
+    pub nodes_in_cluster: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeReportAnswer {
+    /// Absent when it is taken in.
+    #[prost(message, optional, tag = "1")]
+    pub failure: ::core::option::Option<Failure>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeState {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Why no worker is let in; unspecified when the node is offered.
+    #[prost(enumeration = "WithheldReason", tag = "2")]
+    pub withheld: i32,
+    #[prost(message, optional, tag = "3")]
+    pub allocatable: ::core::option::Option<NodeAmounts>,
+    #[prost(message, optional, tag = "4")]
+    pub free: ::core::option::Option<NodeAmounts>,
+    /// What is taken, by whom. Absent together with the amounts above when they
+    /// cannot be read.
+    #[prost(message, optional, tag = "5")]
+    pub levers9: ::core::option::Option<NodeAmounts>,
+    #[prost(message, optional, tag = "6")]
+    pub others: ::core::option::Option<NodeAmounts>,
+    #[prost(message, optional, tag = "7")]
+    pub reserved: ::core::option::Option<NodeAmounts>,
+    /// What its labels call its cards, as levers9 names them: "L40S"; empty when
+    /// they say nothing.
+    #[prost(string, tag = "8")]
+    pub gpu_label: ::prost::alloc::string::String,
+    /// Cards are time-sliced: no job gets two of them.
+    #[prost(bool, tag = "9")]
+    pub shared_cards: bool,
+    /// Other extended resources that are never whole cards: MIG slices, cards of
+    /// other vendors.
+    #[prost(message, repeated, tag = "10")]
+    pub other: ::prost::alloc::vec::Vec<NamedAmount>,
+    /// The uid of the node object: a node of the same name may be another one.
+    #[prost(string, tag = "11")]
+    pub uid: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeAmounts {
+    #[prost(uint64, tag = "1")]
+    pub cpu_millis: u64,
+    #[prost(uint64, tag = "2")]
+    pub memory_bytes: u64,
+    #[prost(uint32, tag = "3")]
+    pub cards: u32,
+    #[prost(uint32, tag = "4")]
+    pub pods: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamedAmount {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub allocatable: u64,
+    #[prost(uint64, tag = "3")]
+    pub free: u64,
+}
+/// A worker Job, as the API server shows it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WorkerJob {
+    #[prost(bytes = "vec", tag = "1")]
+    pub worker: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    #[prost(enumeration = "JobPhase", tag = "3")]
+    pub phase: i32,
+    /// Of a pod that does not start, or has failed: "ImagePullBackOff: ...".
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// Since the Job was created, by the API server's clock.
+    #[prost(uint64, tag = "5")]
+    pub age_ms: u64,
+    /// It is being deleted.
+    #[prost(bool, tag = "6")]
+    pub deleting: bool,
+}
+/// Opened by the controlplane to an agent. One OrderAnswer comes back. An order
+/// that is repeated has its effect once: it is named by its worker.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OrderOpen {
+    #[prost(oneof = "order_open::Order", tags = "1, 2, 3")]
+    pub order: ::core::option::Option<order_open::Order>,
+}
+/// Nested message and enum types in `OrderOpen`.
+pub mod order_open {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Order {
+        #[prost(message, tag = "1")]
+        Create(super::CreateWorker),
+        #[prost(message, tag = "2")]
+        Delete(super::DeleteWorker),
+        #[prost(message, tag = "3")]
+        Observe(super::ObserveWorkers),
+    }
+}
+/// Start one worker Job. There is no pod template here: the agent has its own.
+#[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct CreateWorker {
+    #[prost(bytes = "vec", tag = "1")]
+    pub worker: ::prost::alloc::vec::Vec<u8>,
+    /// The agent's own, or it refuses.
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub node: ::prost::alloc::string::String,
+    /// A tag or digest of the agent's own repository, as a whole reference.
+    #[prost(string, tag = "4")]
+    pub image: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub amounts: ::core::option::Option<NodeAmounts>,
+    /// What the worker says its cards are.
+    #[prost(string, tag = "6")]
+    pub gpu_type: ::prost::alloc::string::String,
+    /// Names of an allow-list only.
+    #[prost(message, repeated, tag = "7")]
+    pub env: ::prost::alloc::vec::Vec<EnvVar>,
+    /// Good once, for this worker on this node.
+    #[prost(string, tag = "8")]
+    pub enrolment_token: ::prost::alloc::string::String,
+    /// "process", "runc" or "runsc".
+    #[prost(string, tag = "9")]
+    pub runtime: ::prost::alloc::string::String,
+    #[prost(bool, tag = "10")]
+    pub host_network: bool,
+    /// What the worker dials.
+    #[prost(string, tag = "11")]
+    pub address: ::prost::alloc::string::String,
+}
+/// Remove a worker's Job and its pod.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteWorker {
+    #[prost(bytes = "vec", tag = "1")]
+    pub worker: ::prost::alloc::vec::Vec<u8>,
+}
+/// Say how the worker Jobs are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObserveWorkers {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OrderAnswer {
+    /// Absent when it was done, or had been done before.
+    #[prost(message, optional, tag = "1")]
+    pub failure: ::core::option::Option<Failure>,
+    #[prost(message, repeated, tag = "2")]
+    pub jobs: ::prost::alloc::vec::Vec<WorkerJob>,
 }
 /// Opened by the controlplane to a worker: one container and its life.
 /// RunOrder frames go down, RunEvent frames come back.
@@ -360,7 +562,7 @@ pub struct CallOpen {
     pub request_id: ::prost::alloc::vec::Vec<u8>,
     #[prost(
         oneof = "call_open::Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24"
     )]
     pub request: ::core::option::Option<call_open::Request>,
 }
@@ -398,13 +600,29 @@ pub mod call_open {
         TokenDelete(super::TokenDeleteRequest),
         #[prost(message, tag = "16")]
         WhoAmI(super::WhoAmIRequest),
+        #[prost(message, tag = "17")]
+        ClusterJoin(super::ClusterJoinRequest),
+        #[prost(message, tag = "18")]
+        ClusterList(super::ClusterListRequest),
+        #[prost(message, tag = "19")]
+        ClusterNodes(super::ClusterNodesRequest),
+        #[prost(message, tag = "20")]
+        ClusterShow(super::ClusterShowRequest),
+        #[prost(message, tag = "21")]
+        ClusterShare(super::ClusterShareRequest),
+        #[prost(message, tag = "22")]
+        ClusterLeave(super::ClusterLeaveRequest),
+        #[prost(message, tag = "23")]
+        ClusterRotateToken(super::ClusterRotateTokenRequest),
+        #[prost(message, tag = "24")]
+        TaskWhy(super::TaskWhyRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallAnswer {
     #[prost(
         oneof = "call_answer::Answer",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24"
     )]
     pub answer: ::core::option::Option<call_answer::Answer>,
 }
@@ -444,6 +662,22 @@ pub mod call_answer {
         TokenDelete(super::TokenDeleteAnswer),
         #[prost(message, tag = "16")]
         WhoAmI(super::WhoAmIAnswer),
+        #[prost(message, tag = "17")]
+        ClusterJoin(super::ClusterJoinAnswer),
+        #[prost(message, tag = "18")]
+        ClusterList(super::ClusterListAnswer),
+        #[prost(message, tag = "19")]
+        ClusterNodes(super::ClusterNodesAnswer),
+        #[prost(message, tag = "20")]
+        ClusterShow(super::ClusterShowAnswer),
+        #[prost(message, tag = "21")]
+        ClusterShare(super::ClusterShareAnswer),
+        #[prost(message, tag = "22")]
+        ClusterLeave(super::ClusterLeaveAnswer),
+        #[prost(message, tag = "23")]
+        ClusterRotateToken(super::ClusterRotateTokenAnswer),
+        #[prost(message, tag = "24")]
+        TaskWhy(super::TaskWhyAnswer),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -701,6 +935,8 @@ pub struct Worker {
     pub created_unix_ms: u64,
     #[prost(string, tag = "18")]
     pub note: ::prost::alloc::string::String,
+    #[prost(string, tag = "19")]
+    pub node: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WorkerListRequest {}
@@ -807,6 +1043,265 @@ pub struct TokenDeleteRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TokenDeleteAnswer {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterSettings {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// What its cards are: "L40S".
+    #[prost(string, tag = "2")]
+    pub gpu_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub selector: ::prost::alloc::vec::Vec<LabelRequirement>,
+    #[prost(string, tag = "4")]
+    pub namespace: ::prost::alloc::string::String,
+    /// "gke", "eks", "aks" or empty.
+    #[prost(string, tag = "5")]
+    pub flavor: ::prost::alloc::string::String,
+    /// The worker image, which agents run from as well; empty for the
+    /// controlplane's default.
+    #[prost(string, tag = "6")]
+    pub worker_image: ::prost::alloc::string::String,
+    /// A pull secret that exists in the namespace; empty for none.
+    #[prost(string, tag = "7")]
+    pub pull_secret: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LabelRequirement {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// "In" or "Exists".
+    #[prost(string, tag = "2")]
+    pub operator: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub values: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterJoinRequest {
+    #[prost(message, optional, tag = "1")]
+    pub settings: ::core::option::Option<ClusterSettings>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct ClusterJoinAnswer {
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster: ::prost::alloc::vec::Vec<u8>,
+    /// The agent's; shown once.
+    #[prost(string, tag = "2")]
+    pub token: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub manifest: ::core::option::Option<ClusterManifest>,
+}
+/// Everything the agent's manifest is made of, but for the token.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterManifest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster: ::prost::alloc::vec::Vec<u8>,
+    /// As they hold, defaults filled in.
+    #[prost(message, optional, tag = "2")]
+    pub settings: ::core::option::Option<ClusterSettings>,
+    /// What the agent and its workers dial: levers9://host:port#sha256:…
+    #[prost(string, tag = "3")]
+    pub address: ::prost::alloc::string::String,
+    /// What workers of this platform run jobs with: "process", "runc" or "runsc".
+    #[prost(string, tag = "4")]
+    pub runtime: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Cluster {
+    #[prost(bytes = "vec", tag = "1")]
+    pub id: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// "ready", "stale", "away", "waiting" (its agent has never come) or "paused".
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub gpu_type: ::prost::alloc::string::String,
+    /// Whom it serves: "own", "every workspace", or for an admin the name of the
+    /// workspace it serves.
+    #[prost(string, tag = "5")]
+    pub serves: ::prost::alloc::string::String,
+    #[prost(bool, tag = "6")]
+    pub shared: bool,
+    /// False for somebody else's: then node names, namespace and image are left out.
+    #[prost(bool, tag = "7")]
+    pub own: bool,
+    #[prost(uint32, tag = "8")]
+    pub nodes: u32,
+    #[prost(uint32, tag = "9")]
+    pub nodes_ready: u32,
+    #[prost(uint32, tag = "10")]
+    pub cards: u32,
+    #[prost(uint32, tag = "11")]
+    pub cards_free: u32,
+    /// 0 when it was never heard of.
+    #[prost(uint64, tag = "12")]
+    pub last_seen_unix_ms: u64,
+    #[prost(string, tag = "13")]
+    pub agent_build: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "14")]
+    pub agent_uptime_ms: u64,
+    #[prost(uint64, tag = "15")]
+    pub created_unix_ms: u64,
+    #[prost(string, tag = "16")]
+    pub kubernetes: ::prost::alloc::string::String,
+    #[prost(string, tag = "17")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "18")]
+    pub worker_image: ::prost::alloc::string::String,
+    #[prost(string, tag = "19")]
+    pub note: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "20")]
+    pub workers: u32,
+    #[prost(uint32, tag = "21")]
+    pub workers_pending: u32,
+    #[prost(string, tag = "22")]
+    pub flavor: ::prost::alloc::string::String,
+    #[prost(string, tag = "23")]
+    pub runtime: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "24")]
+    pub selector: ::prost::alloc::vec::Vec<LabelRequirement>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterListRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterListAnswer {
+    #[prost(message, repeated, tag = "1")]
+    pub clusters: ::prost::alloc::vec::Vec<Cluster>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterNodesRequest {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterNodesAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub cluster: ::core::option::Option<Cluster>,
+    /// How old what follows is; absent when nothing was reported yet.
+    #[prost(uint64, optional, tag = "2")]
+    pub age_ms: ::core::option::Option<u64>,
+    #[prost(message, repeated, tag = "3")]
+    pub nodes: ::prost::alloc::vec::Vec<ClusterNode>,
+    /// Worker Jobs of this cluster that the controlplane knows nothing of.
+    #[prost(message, repeated, tag = "4")]
+    pub orphans: ::prost::alloc::vec::Vec<WorkerJob>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterNode {
+    /// Empty in somebody else's shared cluster.
+    #[prost(message, optional, tag = "1")]
+    pub state: ::core::option::Option<NodeState>,
+    /// Whether a worker may be started there now.
+    #[prost(bool, tag = "2")]
+    pub offered: bool,
+    /// Why not, in words; also what else there is to say of it.
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+    /// Workers there: pending, running.
+    #[prost(uint32, tag = "4")]
+    pub workers_pending: u32,
+    #[prost(uint32, tag = "5")]
+    pub workers: u32,
+    #[prost(string, tag = "6")]
+    pub gpu_type: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterShowRequest {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterShowAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub manifest: ::core::option::Option<ClusterManifest>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterShareRequest {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub shared: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterShareAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub cluster: ::core::option::Option<Cluster>,
+    /// What an admin should know of it.
+    #[prost(string, tag = "2")]
+    pub note: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterLeaveRequest {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Only say what would happen.
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterLeaveAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub manifest: ::core::option::Option<ClusterManifest>,
+    /// Workers that run or were ordered, and tasks on them.
+    #[prost(uint32, tag = "2")]
+    pub workers: u32,
+    #[prost(uint32, tag = "3")]
+    pub tasks: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterRotateTokenRequest {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct ClusterRotateTokenAnswer {
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub token: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub namespace: ::prost::alloc::string::String,
+    /// Until when the token before is good at most.
+    #[prost(uint64, tag = "4")]
+    pub old_until_unix_ms: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskWhyRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub task: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TaskWhyAnswer {
+    #[prost(string, tag = "1")]
+    pub status: ::prost::alloc::string::String,
+    /// In one sentence.
+    #[prost(string, tag = "2")]
+    pub summary: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub places: ::prost::alloc::vec::Vec<WhyPlace>,
+}
+/// Why a task is not there.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhyPlace {
+    #[prost(string, tag = "1")]
+    pub pool: ::prost::alloc::string::String,
+    /// A worker's host, a node, or empty for the pool as a whole.
+    #[prost(string, tag = "2")]
+    pub node: ::prost::alloc::string::String,
+    /// One word: "taken-by-levers9", "taken-by-others", "selector", "tainted",
+    /// "not-ready", "stale", "ceiling", "guard", "quota", "not-shared",
+    /// "label-contradicts", "busy", "too-small", "pending", "away", "wrong-card".
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    /// In words.
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
+    /// What would free it; empty when nobody can say.
+    #[prost(string, tag = "5")]
+    pub frees: ::prost::alloc::string::String,
+}
 /// Opened by a CLI: the life and the log of a task or container from a line
 /// on. FollowEvent frames come back; the stream finishes after `ended`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1210,6 +1705,86 @@ impl ResetCode {
             "RESET_CODE_BUSY" => Some(Self::Busy),
             "RESET_CODE_DONE" => Some(Self::Done),
             "RESET_CODE_ABORTED" => Some(Self::Aborted),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WithheldReason {
+    Unspecified = 0,
+    Deleting = 1,
+    NotReady = 2,
+    Cordoned = 3,
+    Tainted = 4,
+    Unreadable = 5,
+    NoPodSlot = 6,
+    NoFreeCard = 7,
+}
+impl WithheldReason {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "WITHHELD_REASON_UNSPECIFIED",
+            Self::Deleting => "WITHHELD_REASON_DELETING",
+            Self::NotReady => "WITHHELD_REASON_NOT_READY",
+            Self::Cordoned => "WITHHELD_REASON_CORDONED",
+            Self::Tainted => "WITHHELD_REASON_TAINTED",
+            Self::Unreadable => "WITHHELD_REASON_UNREADABLE",
+            Self::NoPodSlot => "WITHHELD_REASON_NO_POD_SLOT",
+            Self::NoFreeCard => "WITHHELD_REASON_NO_FREE_CARD",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WITHHELD_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "WITHHELD_REASON_DELETING" => Some(Self::Deleting),
+            "WITHHELD_REASON_NOT_READY" => Some(Self::NotReady),
+            "WITHHELD_REASON_CORDONED" => Some(Self::Cordoned),
+            "WITHHELD_REASON_TAINTED" => Some(Self::Tainted),
+            "WITHHELD_REASON_UNREADABLE" => Some(Self::Unreadable),
+            "WITHHELD_REASON_NO_POD_SLOT" => Some(Self::NoPodSlot),
+            "WITHHELD_REASON_NO_FREE_CARD" => Some(Self::NoFreeCard),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum JobPhase {
+    Unspecified = 0,
+    /// Its pod has not started, or there is none yet.
+    Pending = 1,
+    Running = 2,
+    Succeeded = 3,
+    Failed = 4,
+}
+impl JobPhase {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "JOB_PHASE_UNSPECIFIED",
+            Self::Pending => "JOB_PHASE_PENDING",
+            Self::Running => "JOB_PHASE_RUNNING",
+            Self::Succeeded => "JOB_PHASE_SUCCEEDED",
+            Self::Failed => "JOB_PHASE_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "JOB_PHASE_UNSPECIFIED" => Some(Self::Unspecified),
+            "JOB_PHASE_PENDING" => Some(Self::Pending),
+            "JOB_PHASE_RUNNING" => Some(Self::Running),
+            "JOB_PHASE_SUCCEEDED" => Some(Self::Succeeded),
+            "JOB_PHASE_FAILED" => Some(Self::Failed),
             _ => None,
         }
     }
