@@ -6,5 +6,6 @@
 //! code never does I/O, never reads a clock and never sees a job's code.
 
 pub mod capacity;
+pub mod manifest;
 pub mod quantity;
 pub mod selector;

@@ -1,0 +1,153 @@
+//! The agent's Deployment: one small pod that never listens, never two of
+//! them, as a plain user who can write nowhere.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec,
+    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume,
+    VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use levers9_wire::valid;
+
+use super::{AGENT, BadManifest, NAME_LABEL, Object, Parts, TOKEN_FOLDER, USER};
+
+/// How long the agent stays with a node that is gone, in seconds.
+const GONE_SECONDS: i64 = 30;
+
+pub(super) fn object(parts: &Parts) -> Result<Object, BadManifest> {
+    let metadata = parts.inside(AGENT);
+    let spec = DeploymentSpec {
+        replicas: Some(1),
+        revision_history_limit: Some(2),
+        // It cannot be changed later, so it holds nothing that changes.
+        selector: LabelSelector {
+            match_labels: Some(BTreeMap::from([(NAME_LABEL.to_owned(), AGENT.to_owned())])),
+            ..LabelSelector::default()
+        },
+        strategy: Some(DeploymentStrategy {
+            type_: Some("Recreate".to_owned()),
+            ..DeploymentStrategy::default()
+        }),
+        template: PodTemplateSpec {
+            metadata: Some(ObjectMeta { labels: Some(parts.labels()), ..ObjectMeta::default() }),
+            spec: Some(pod(parts)),
+        },
+        ..DeploymentSpec::default()
+    };
+    let deployment = Deployment { metadata, spec: Some(spec), ..Deployment::default() };
+    Object::of(&deployment, &deployment.metadata)
+}
+
+fn pod(parts: &Parts) -> PodSpec {
+    let pull = Some(parts.settings.pull_secret.clone()).filter(|name| !name.is_empty());
+    PodSpec {
+        service_account_name: Some(AGENT.to_owned()),
+        automount_service_account_token: Some(true),
+        enable_service_links: Some(false),
+        image_pull_secrets: pull.map(|name| vec![LocalObjectReference { name }]),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            // Whom the token's file belongs to, so that its mode lets the agent read it.
+            fs_group: Some(USER),
+            seccomp_profile: Some(seccomp()),
+            ..PodSecurityContext::default()
+        }),
+        tolerations: Some(vec![
+            leaves_after("node.kubernetes.io/not-ready"),
+            leaves_after("node.kubernetes.io/unreachable"),
+        ]),
+        containers: vec![container(parts)],
+        volumes: Some(vec![Volume {
+            name: "token".to_owned(),
+            secret: Some(SecretVolumeSource {
+                secret_name: Some(AGENT.to_owned()),
+                default_mode: Some(0o440),
+                ..SecretVolumeSource::default()
+            }),
+            ..Volume::default()
+        }]),
+        ..PodSpec::default()
+    }
+}
+
+fn container(parts: &Parts) -> Container {
+    let amounts = |pairs: &[(&str, &str)]| {
+        Some(
+            pairs.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect(),
+        )
+    };
+    Container {
+        name: "agent".to_owned(),
+        image: Some(parts.settings.worker_image.clone()),
+        image_pull_policy: Some("Always".to_owned()),
+        command: Some(vec!["levers9-agent".to_owned()]),
+        args: Some(arguments(parts)),
+        resources: Some(ResourceRequirements {
+            requests: amounts(&[("cpu", "50m"), ("memory", "64Mi")]),
+            limits: amounts(&[("memory", "256Mi")]),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            privileged: Some(false),
+            read_only_root_filesystem: Some(true),
+            run_as_non_root: Some(true),
+            seccomp_profile: Some(seccomp()),
+            ..SecurityContext::default()
+        }),
+        // So that the last lines of one that crashed are in its status.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        volume_mounts: Some(vec![VolumeMount {
+            name: "token".to_owned(),
+            mount_path: TOKEN_FOLDER.to_owned(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        }]),
+        ..Container::default()
+    }
+}
+
+/// Which nodes are lent, which images may be started and whom to dial: fixed
+/// here, never by an order.
+fn arguments(parts: &Parts) -> Vec<String> {
+    let settings = &parts.settings;
+    let mut arguments = Vec::new();
+    let mut push = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
+    push("--controlplane", &parts.address);
+    push("--cluster", &parts.cluster.to_string());
+    push("--namespace", &settings.namespace);
+    for item in &parts.selector {
+        push("--selector", item);
+    }
+    push("--image-repository", valid::repository(&settings.worker_image));
+    push("--runtime", &parts.runtime);
+    if !settings.flavor.is_empty() {
+        push("--flavor", &settings.flavor);
+    }
+    if !settings.pull_secret.is_empty() {
+        push("--pull-secret", &settings.pull_secret);
+    }
+    arguments
+}
+
+fn seccomp() -> SeccompProfile {
+    SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }
+}
+
+/// Without this the pod would stay five minutes with a node that is powered off.
+fn leaves_after(taint: &str) -> Toleration {
+    Toleration {
+        key: Some(taint.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        toleration_seconds: Some(GONE_SECONDS),
+        ..Toleration::default()
+    }
+}
