@@ -78,6 +78,12 @@ pub enum Action {
     AdminTokens,
     /// See and make workspaces.
     Workspaces,
+    /// See clusters.
+    ReadClusters,
+    /// Attach and detach the workspace's clusters. A person's to do, never a container's.
+    Clusters,
+    /// Let a cluster serve every workspace, and take back what serves them.
+    ShareClusters,
 }
 
 /// Whether an identity may do something in a workspace (`None`: in none, or in all).
@@ -97,6 +103,8 @@ pub fn authorize(identity: &Identity, action: Action, object: Option<WorkspaceId
                     | Action::ReadWorkers
                     | Action::EnrollWorker
                     | Action::Tokens
+                    | Action::ReadClusters
+                    | Action::Clusters
             )
         }
         TokenKind::WorkspaceRestricted => {
@@ -131,6 +139,8 @@ pub fn mint(
         shared: false,
         claimed_instance: None,
         confirmed: false,
+        cluster: None,
+        node: None,
     };
     (secret, token)
 }

@@ -1,6 +1,6 @@
 //! Lets peers in by their token and gives each its server: a worker to
-//! [`crate::workers`], a person's CLI to [`crate::calls`]. It decides nothing
-//! about tasks.
+//! [`crate::workers`], a person's CLI to [`crate::calls`], an agent to
+//! [`crate::clusters::agents`]. It decides nothing about tasks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use levers9_wire::{InstanceId, TokenId, WorkerId, valid};
 use tokio::time::Instant;
 
 use crate::auth::{Identity, mint};
+use crate::clusters::agents;
 use crate::logs::follow::Callers;
 use crate::sessions::takeover::Verdict;
 use crate::state::{Shared, now_ms};
-use crate::store::{EnrolmentClaim, StoreError, Token, TokenHash};
+use crate::store::{EnrolmentClaim, PoolWorkerState, StoreError, Token, TokenHash};
 use crate::{calls, workers};
 
 /// Who was let in.
@@ -27,6 +28,8 @@ pub enum Admitted {
     Person(Identity, TokenHash),
     /// A worker.
     Worker(Box<workers::Arrival>),
+    /// The agent of a cluster.
+    Agent(Box<agents::Arrival>),
 }
 
 /// The gate of a controlplane.
@@ -63,6 +66,11 @@ impl Porter {
         if hello.role == Role::Cli {
             return Ok((welcome, Admitted::Person(Identity::from(&token), token.hash)));
         }
+        if hello.role == Role::Agent {
+            let arrival = self.agent(&token, hello, now).await?;
+            tracing::info!(cluster = %arrival.cluster, %peer, namespace = %arrival.facts.namespace, "an agent connects");
+            return Ok((welcome, Admitted::Agent(Box::new(arrival))));
+        }
         let (token, enrolment) = match kind {
             TokenKind::Enrolment => {
                 let enrolment = token.id;
@@ -72,6 +80,7 @@ impl Porter {
         };
         let worker =
             token.worker.ok_or_else(|| Refusal::new(RefuseCode::TokenKind, "the token names no worker"))?;
+        self.check_place(&token, hello.worker.as_ref())?;
         welcome.worker = worker.to_wire();
         self.claim(worker, hello.instance)?;
         let facts = hello.worker.unwrap_or_default();
@@ -151,11 +160,71 @@ impl Porter {
             }
         }
         let (secret, row) = mint(TokenKind::Worker, token.workspace, now, &mut rand::rng());
-        let row = Token { worker: token.worker, pool: token.pool.clone(), shared: token.shared, ..row };
+        let row = Token {
+            worker: token.worker,
+            pool: token.pool.clone(),
+            shared: token.shared,
+            cluster: token.cluster,
+            node: token.node.clone(),
+            ..row
+        };
         self.state.store.insert_token(&row).await.map_err(busy)?;
         welcome.worker_token = secret.expose().to_owned();
         welcome.token_kind = TokenKind::Worker.word().to_owned();
         Ok(row)
+    }
+
+    /// A worker on a cluster comes from the node it was ordered on, while it
+    /// is wanted there.
+    fn check_place(&self, token: &Token, facts: Option<&v1::WorkerFacts>) -> Result<(), Refusal> {
+        let (Some(_), Some(worker)) = (token.cluster, token.worker) else { return Ok(()) };
+        let node = facts.map(|facts| facts.node.as_str()).unwrap_or_default();
+        if let Some(wanted) = token.node.as_deref().filter(|wanted| *wanted != node) {
+            let text = format!("this token is for a worker on node {wanted}, not on {node:?}");
+            return Err(Refusal::new(RefuseCode::BadHello, text));
+        }
+        match self.state.clusters.worker(worker).map(|w| w.row.state) {
+            Some(PoolWorkerState::Pending | PoolWorkerState::Running) => Ok(()),
+            Some(PoolWorkerState::Stopping) | None => {
+                Err(Refusal::new(RefuseCode::TokenRevoked, "this worker is no longer wanted"))
+            }
+        }
+    }
+
+    /// Lets the agent of a cluster in. A token that is newer than others of the
+    /// cluster ends those.
+    async fn agent(&self, token: &Token, hello: valid::Hello, now: i64) -> Result<agents::Arrival, Refusal> {
+        let bad = |text: &str| Refusal::new(RefuseCode::BadHello, text);
+        let cluster = token
+            .cluster
+            .filter(|id| self.state.clusters.get(*id).is_some())
+            .ok_or_else(|| Refusal::new(RefuseCode::TokenRevoked, "the cluster was detached"))?;
+        let agent = hello.agent.ok_or_else(|| bad("an agent has to say which cluster it is of"))?;
+        if agent.cluster != cluster {
+            return Err(bad("this token is of another cluster; apply that cluster's own manifest"));
+        }
+        match self.state.clusters.claim(cluster, hello.instance, Instant::now()) {
+            Some(Verdict::Welcome) => {}
+            Some(Verdict::TakesOver) => {
+                tracing::info!(%cluster, instance = %hello.instance, "a newer agent takes over a cluster");
+            }
+            Some(Verdict::Superseded) | None => {
+                let text = "superseded: a newer agent serves this cluster";
+                return Err(Refusal::new(RefuseCode::Superseded, text));
+            }
+        }
+        for old in self.state.store.retire_cluster_tokens(cluster, token.id, now).await.map_err(busy)? {
+            tracing::info!(%cluster, "an agent's earlier token is no longer good");
+            self.state.sessions.revoke(old);
+        }
+        Ok(agents::Arrival {
+            token: token.id,
+            hash: token.hash,
+            cluster,
+            instance: hello.instance,
+            facts: agent.facts,
+            build: hello.build,
+        })
     }
 
     fn claim(&self, worker: WorkerId, instance: InstanceId) -> Result<(), Refusal> {
@@ -194,8 +263,7 @@ fn check_role(role: Role, kind: TokenKind) -> Result<(), Refusal> {
         Role::Agent => kind == Cluster,
         Role::Replica | Role::Unspecified => false,
     };
-    let not_yet = matches!(role, Role::Agent | Role::Replica);
-    if good && !not_yet {
+    if good {
         return Ok(());
     }
     let text = match role {
@@ -205,7 +273,13 @@ fn check_role(role: Role, kind: TokenKind) -> Result<(), Refusal> {
         Role::Worker => {
             format!("a token of kind {} cannot start a worker; make one: levers9 worker enroll", kind.word())
         }
-        _ => "this controlplane takes no agents and no replicas yet".to_owned(),
+        Role::Agent => {
+            format!(
+                "a token of kind {} is not an agent's; join the cluster: levers9 cluster join",
+                kind.word()
+            )
+        }
+        _ => "this controlplane takes no replicas yet".to_owned(),
     };
     Err(Refusal::new(RefuseCode::TokenKind, text))
 }
@@ -240,6 +314,12 @@ impl Gate for Porter {
                 let handle = session.handle().clone();
                 self.opened(who.token, hash, &handle).await;
                 calls::serve(&self.state, &self.callers, who, session).await;
+                self.state.sessions.closed(&handle);
+            }
+            Admitted::Agent(arrival) => {
+                let handle = session.handle().clone();
+                self.opened(arrival.token, arrival.hash, &handle).await;
+                agents::serve(&self.state, session, *arrival).await;
                 self.state.sessions.closed(&handle);
             }
             Admitted::Worker(arrival) => {

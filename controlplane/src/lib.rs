@@ -8,6 +8,7 @@
 
 pub mod auth;
 pub mod calls;
+pub mod clusters;
 pub mod config;
 pub mod front;
 pub mod gate;

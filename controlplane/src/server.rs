@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::calls;
+use crate::clusters::Clusters;
 use crate::config::{Certificate, Config, Sealing};
 use crate::front::FrontDesk;
 use crate::gate::Porter;
@@ -184,8 +185,10 @@ impl Controlplane {
                 serving: serving(config, bound.http),
                 log_bytes_max: config.logs.max_bytes,
                 log_age_max: config.logs.max_age,
+                worker: config.worker.clone(),
             },
             sessions: Sessions::default(),
+            clusters: Clusters::default(),
             logs: Logs::new(Objects::new(config.data.join("logs"))),
             runs: crate::runs::Runs::default(),
             places: crate::places::Places::default(),
@@ -395,6 +398,8 @@ fn listen(
 /// Brings memory in line with the database after a start.
 async fn recover(state: &Shared) -> Result<(), StoreError> {
     workers::load(state).await?;
+    let (clusters, ordered) = (state.store.clusters().await?, state.store.pool_workers().await?);
+    state.clusters.load(clusters, ordered, tokio::time::Instant::now());
     let now = now_ms();
     for live in state.store.live_tasks().await? {
         // Nobody has had time to come back: the grace begins anew.

@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::clusters::Clusters;
+use crate::config::WorkerDefaults;
 use crate::ingress::Serving;
 use crate::limiter::FailureLimiter;
 use crate::logs::Logs;
@@ -42,6 +44,8 @@ pub struct Options {
     pub log_bytes_max: u64,
     /// How long logs are kept.
     pub log_age_max: Duration,
+    /// How workers on attached clusters are started.
+    pub worker: WorkerDefaults,
 }
 
 /// What keeps the controlplane from storing things now; said once per change
@@ -87,6 +91,8 @@ pub struct State {
     pub options: Options,
     /// Who is connected.
     pub sessions: Sessions,
+    /// Attached clusters.
+    pub clusters: Clusters,
     /// What is being said by running jobs.
     pub logs: Logs,
     /// The containers that are being driven.

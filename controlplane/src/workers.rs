@@ -13,13 +13,14 @@ use levers9_wire::valid::{self, Running};
 use levers9_wire::{InstanceId, TokenId, WorkerId};
 use tokio::time::{Instant, sleep};
 
+use crate::clusters::orders;
 use crate::logs::ingest;
 use crate::reach::What;
 use crate::runs::{self, Drive};
 use crate::scheduler::{fence_of, held_by};
 use crate::sessions::WorkerNow;
 use crate::state::{Shared, now_ms};
-use crate::store::{StoreError, TaskNow, Token, Worker, WorkerState};
+use crate::store::{PoolWorkerState, StoreError, TaskNow, Token, Worker, WorkerState};
 
 /// How often to look whether an enrolled worker has answered a ping.
 const CONFIRM_EVERY: Duration = Duration::from_secs(1);
@@ -67,6 +68,7 @@ pub async fn load(state: &Shared) -> Result<(), StoreError> {
             token: None,
             away_since: Some(Instant::now()),
             given_up: worker.state == WorkerState::Unreachable,
+            cluster: worker.cluster,
         });
     }
     Ok(())
@@ -162,7 +164,9 @@ async fn settle(state: &Shared, session: &SessionHandle, arrival: &Arrival) -> R
         token: Some(arrival.token.id),
         away_since: None,
         given_up: false,
+        cluster: row.cluster,
     });
+    orders::came(state, arrival.worker).await?;
     let mut inventory: HashMap<_, _> =
         arrival.inventory.iter().map(|running| ((running.container, running.generation), running)).collect();
     for now in held {
@@ -193,6 +197,7 @@ async fn register(state: &Shared, arrival: &Arrival) -> Result<Worker, StoreErro
         state: WorkerState::Ready,
         created_ms: before.map_or_else(now_ms, |w| w.created_ms),
         last_seen_ms: now_ms(),
+        cluster: arrival.token.cluster,
     };
     state.store.upsert_worker(&row).await?;
     Ok(row)
@@ -237,5 +242,10 @@ async fn gone(state: &Shared, worker: WorkerId) -> Result<(), StoreError> {
     }
     state.store.set_worker_state(worker, WorkerState::Gone).await?;
     state.sessions.forget_worker(worker);
+    if state.clusters.worker(worker).is_some_and(|w| w.row.state != PoolWorkerState::Stopping) {
+        // What is left of its Job goes too.
+        orders::stop(state, worker, "it shut down").await?;
+    }
+    state.placeable.notify_one();
     Ok(())
 }

@@ -12,7 +12,7 @@ mod clusters;
 mod reach;
 
 pub use clusters::{
-    Agent, Create, Report, WORKER_ENV, cluster_settings, job, node_name, repository, runtime,
+    Agent, Create, Report, WORKER_ENV, cluster_settings, image, job, node_name, repository, runtime,
 };
 pub use reach::{Bench, Door, Exec, Size, Tunnel, port};
 

@@ -42,6 +42,12 @@ pub struct Args {
     /// Offer this much memory instead of what the machine has: 8Gi
     #[arg(long, value_name = "MEMORY", value_parser = quantity::memory_bytes)]
     memory: Option<u64>,
+    /// The Kubernetes node this worker's pod is on
+    #[arg(long, env = "LEVERS9_NODE", value_name = "NAME", default_value = "", hide_default_value = true)]
+    node: String,
+    /// End when the controlplane refuses this worker, instead of trying again: for a pod of its own
+    #[arg(long)]
+    exit_when_refused: bool,
     /// Run jobs as plain processes of this machine, without isolation
     #[arg(long)]
     allow_unisolated: bool,
@@ -69,6 +75,12 @@ pub enum BadArgs {
 }
 
 impl Args {
+    /// Whether the worker is to end when it is refused.
+    #[must_use]
+    pub fn exits_when_refused(&self) -> bool {
+        self.exit_when_refused
+    }
+
     /// The settings they mean; `token` is what the environment holds.
     ///
     /// # Errors
@@ -85,7 +97,7 @@ impl Args {
             None => token,
         };
         let kind = valid::gpu_type(&self.gpu_type.unwrap_or_default())?;
-        let mut facts = facts::measure("process", "", Gpus { kind, count: self.gpus.unwrap_or(0) });
+        let mut facts = facts::measure("process", &self.node, Gpus { kind, count: self.gpus.unwrap_or(0) });
         facts.cpu_millis = self.cpu.unwrap_or(facts.cpu_millis);
         facts.memory_bytes = self.memory.unwrap_or(facts.memory_bytes);
         Ok(Settings {

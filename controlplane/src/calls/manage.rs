@@ -94,6 +94,7 @@ fn to_worker(
         rtt_us: rtt.map_or(0, |rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
         created_unix_ms: unsigned(worker.created_ms),
         note,
+        node: worker.facts.node.clone(),
     }
 }
 

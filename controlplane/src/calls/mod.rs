@@ -3,6 +3,7 @@
 //! however often it is sent.
 
 mod bootstrap;
+mod clusters;
 mod manage;
 mod work;
 
@@ -182,6 +183,17 @@ async fn dispatch(state: &Shared, who: &Identity, id: RequestId, request: call_o
             once(state, who, id, || manage::workspace_create(state, who, asked)).await
         }
         R::TokenCreate(asked) => once(state, who, id, || manage::token_create(state, who, asked)).await,
+        R::ClusterJoin(asked) => once(state, who, id, || clusters::join(state, who, asked)).await,
+        R::ClusterList(_) => clusters::list(state, who).await,
+        R::ClusterNodes(asked) => clusters::nodes(state, who, asked).await,
+        R::ClusterShow(asked) => clusters::show(state, who, &asked),
+        R::ClusterShare(asked) => clusters::share(state, who, asked).await,
+        R::ClusterLeave(asked) if asked.dry_run => clusters::leave(state, who, asked).await,
+        R::ClusterLeave(asked) => once(state, who, id, || clusters::leave(state, who, asked)).await,
+        R::ClusterRotateToken(asked) => {
+            once(state, who, id, || clusters::rotate_token(state, who, asked)).await
+        }
+        R::TaskWhy(asked) => work::task_why(state, who, asked).await,
     }
 }
 

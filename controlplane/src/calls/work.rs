@@ -68,6 +68,12 @@ pub(super) async fn task_show(state: &Shared, who: &Identity, asked: v1::TaskSho
     Ok(call_answer::Answer::TaskShow(v1::TaskShowAnswer { task: Some(to_task(state, &now)), attempts }))
 }
 
+pub(super) async fn task_why(state: &Shared, who: &Identity, asked: v1::TaskWhyRequest) -> Answered {
+    let now = find(state, who, &asked.task).await?;
+    let _ = now;
+    Err(Refused::not_found("x"))
+}
+
 pub(super) async fn task_stop(state: &Shared, who: &Identity, asked: v1::TaskStopRequest) -> Answered {
     let now = find(state, who, &asked.task).await?;
     if !authorize(who, Action::Stop, Some(now.task.workspace)) {

@@ -2,7 +2,7 @@
 //! who wrote another. [`super::section`] asks; nothing here reads a value.
 
 /// Every section by its path, with the keys in it. The first is the file itself.
-const SECTIONS: [(&str, &[&str]); 6] = [
+const SECTIONS: [(&str, &[&str]); 9] = [
     (
         "",
         &[
@@ -22,6 +22,7 @@ const SECTIONS: [(&str, &[&str]); 6] = [
             "publicAddress",
             "quic",
             "transport",
+            "worker",
         ],
     ),
     ("certificate", &["certFile", "keyFile"]),
@@ -29,6 +30,9 @@ const SECTIONS: [(&str, &[&str]); 6] = [
     ("controlplane.auth", &["bootstrapSecret"]),
     ("logs", &["maxAge", "maxBytes"]),
     ("transport", &["congestion", "idleTimeout", "mtu"]),
+    ("worker", &["attachedClusters", "image", "provisioningGuard"]),
+    ("worker.attachedClusters", &["hostNetwork", "quotaPerWorkspace"]),
+    ("worker.provisioningGuard", &["maxAddedPerMinute", "maxPending"]),
 ];
 
 /// The full name of the key that the environment wins over.

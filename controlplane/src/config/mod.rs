@@ -78,6 +78,36 @@ pub struct Values {
     pub logs: LogLimits,
     /// The tuning of sessions.
     pub transport: Settings,
+    /// Workers that are started on attached clusters.
+    pub worker: WorkerDefaults,
+}
+
+/// How workers on attached clusters are started, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerDefaults {
+    /// Their image where a cluster names none.
+    pub image: Option<String>,
+    /// Clusters a workspace may attach; 0 for any number.
+    pub clusters_per_workspace: u32,
+    /// Privileged workers share their node's network.
+    pub host_network: bool,
+    /// A pool with this many workers on their way gets no further one; 0 lets
+    /// none be started, a negative number any.
+    pub guard_pending: i64,
+    /// The most workers a pool gets in one minute, likewise.
+    pub guard_per_minute: i64,
+}
+
+impl Default for WorkerDefaults {
+    fn default() -> Self {
+        Self {
+            image: None,
+            clusters_per_workspace: 5,
+            host_network: true,
+            guard_pending: 20,
+            guard_per_minute: 30,
+        }
+    }
 }
 
 /// A host, without brackets, and a port.
@@ -171,6 +201,7 @@ impl Values {
             sealing: Sealing::File(data.join("sealing.key")),
             logs: LogLimits::default(),
             transport: Settings::default(),
+            worker: WorkerDefaults::default(),
             data,
         }
     }

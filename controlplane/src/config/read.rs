@@ -13,6 +13,7 @@ use levers9_transport::quic::Congestion;
 use levers9_wire::name::printable;
 use levers9_wire::quantity;
 use levers9_wire::token::Secret;
+use levers9_wire::valid;
 
 use super::report::Report;
 use super::section::Section;
@@ -90,10 +91,22 @@ fn read_sections(values: &mut Values, root: &mut Section, report: &mut Report) {
     let mut logs = root.inner("logs", "logs", report);
     set(&mut values.logs.max_bytes, logs.value("maxBytes", report, quantity::memory_bytes));
     set(&mut values.logs.max_age, logs.value("maxAge", report, quantity::duration));
+    read_worker(values, root, report);
     let mut transport = root.inner("transport", "transport", report);
     set(&mut values.transport.mtu_max, transport.value("mtu", report, number));
     set(&mut values.transport.congestion, transport.value("congestion", report, congestion));
     set(&mut values.transport.idle_timeout, transport.value("idleTimeout", report, quantity::duration));
+}
+
+fn read_worker(values: &mut Values, root: &mut Section, report: &mut Report) {
+    let (worker, mut section) = (&mut values.worker, root.inner("worker", "worker", report));
+    worker.image = section.value("image", report, image);
+    let mut clusters = section.inner("attachedClusters", "worker.attachedClusters", report);
+    set(&mut worker.clusters_per_workspace, clusters.value("quotaPerWorkspace", report, number));
+    set(&mut worker.host_network, clusters.value("hostNetwork", report, yes_or_no));
+    let mut guard = section.inner("provisioningGuard", "worker.provisioningGuard", report);
+    set(&mut worker.guard_pending, guard.value("maxPending", report, number));
+    set(&mut worker.guard_per_minute, guard.value("maxAddedPerMinute", report, number));
 }
 
 fn set<T>(place: &mut T, given: Option<T>) {
@@ -138,6 +151,10 @@ fn congestion(text: &str) -> Result<Congestion, String> {
         "bbr" => Ok(Congestion::Bbr),
         _ => Err(format!("{} is none of auto, cubic, bbr", quoted(text))),
     }
+}
+
+fn image(text: &str) -> Result<String, String> {
+    valid::image(text.to_owned()).map_err(|bad| bad.to_string())
 }
 
 fn suffix(text: &str) -> Result<Suffix, String> {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use levers9_transport::accept::SessionHandle;
 use levers9_wire::v1::{ResetCode, WorkerFacts};
-use levers9_wire::{InstanceId, SessionId, TokenId, WorkerId, WorkspaceId};
+use levers9_wire::{ClusterId, InstanceId, SessionId, TokenId, WorkerId, WorkspaceId};
 use tokio::time::Instant;
 
 use crate::scheduler::core::Amounts;
@@ -40,6 +40,8 @@ pub struct WorkerNow {
     pub away_since: Option<Instant>,
     /// Its attempts were given up already.
     pub given_up: bool,
+    /// The cluster it was ordered on.
+    pub cluster: Option<ClusterId>,
 }
 
 impl WorkerNow {

@@ -33,6 +33,12 @@ const STEPS: &[Step] = &[
         sqlite: include_str!("../../migrations/sqlite/0002_reach.sql"),
         postgres: include_str!("../../migrations/postgres/0002_reach.sql"),
     },
+    Step {
+        version: 3,
+        purpose: "clusters",
+        sqlite: include_str!("../../migrations/sqlite/0003_clusters.sql"),
+        postgres: include_str!("../../migrations/postgres/0003_clusters.sql"),
+    },
 ];
 
 /// Applies what is missing, each step in a transaction.

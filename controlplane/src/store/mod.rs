@@ -17,6 +17,7 @@
 //! tokens as hashes. Absence is `Ok(None)`, never an error.
 
 mod calls;
+mod clusters;
 mod error;
 mod events;
 mod lease;
@@ -40,6 +41,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Any, Connection as _, Pool};
 
 pub use calls::Answer;
+pub use clusters::{Attached, Cluster, PoolWorker, PoolWorkerState};
 pub use error::StoreError;
 pub use events::{Applied, Fence, Finish, Then};
 pub use lease::Lease;

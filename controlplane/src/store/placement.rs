@@ -44,7 +44,7 @@ fn may_place(now: &TaskNow, placement: &Placement) -> bool {
         && placement.lines_reserved >= placement.base_line
 }
 
-async fn holds(sql: &mut Sql<'_>, lease: &Lease) -> Result<bool, StoreError> {
+pub(super) async fn holds(sql: &mut Sql<'_>, lease: &Lease) -> Result<bool, StoreError> {
     let lock = sql.dialect().for_share();
     let held = query(format!("SELECT epoch FROM leases WHERE name = $1 AND holder = $2{lock}"))
         .bind(lease.name.clone())

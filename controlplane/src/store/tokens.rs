@@ -5,7 +5,7 @@ use std::fmt;
 
 use aws_lc_rs::digest;
 use levers9_wire::token::{Secret, TokenKind};
-use levers9_wire::{ContainerId, InstanceId, TokenId, WorkerId, WorkspaceId};
+use levers9_wire::{ClusterId, ContainerId, InstanceId, TokenId, WorkerId, WorkspaceId};
 use sqlx::any::AnyRow;
 
 use super::row::Row;
@@ -13,7 +13,7 @@ use super::sql::{Query, query};
 use super::{Scope, Store, StoreError};
 
 const COLUMNS: &str = "id, workspace, kind, hash, hint, created_ms, last_used_ms, expires_ms, revoked_ms, \
-    container, worker, pool, shared, claimed_instance, confirmed";
+    container, worker, pool, shared, claimed_instance, confirmed, cluster, node";
 
 /// The SHA-256 of a token, by which it is stored and found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,6 +69,10 @@ pub struct Token {
     pub claimed_instance: Option<InstanceId>,
     /// Whether that process has its worker token for certain.
     pub confirmed: bool,
+    /// The cluster that an agent, or a worker on it, belongs to.
+    pub cluster: Option<ClusterId>,
+    /// The only node that a worker may enrol from.
+    pub node: Option<String>,
 }
 
 impl Token {
@@ -90,6 +94,8 @@ impl Token {
             shared: row.flag("shared")?,
             claimed_instance: row.opt_id("claimed_instance")?,
             confirmed: row.flag("confirmed")?,
+            cluster: row.opt_id("cluster")?,
+            node: row.opt_text("node")?,
         })
     }
 }
@@ -125,7 +131,7 @@ fn judge_claim(token: &Token, instance: InstanceId, now_ms: i64) -> EnrolmentCla
 pub(super) fn insert(token: &Token) -> Query {
     query(format!(
         "INSERT INTO tokens ({COLUMNS}) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
     ))
     .bind(token.id.to_wire())
     .bind(token.workspace.map(WorkspaceId::to_wire))
@@ -142,6 +148,8 @@ pub(super) fn insert(token: &Token) -> Query {
     .bind(i64::from(token.shared))
     .bind(token.claimed_instance.map(InstanceId::to_wire))
     .bind(i64::from(token.confirmed))
+    .bind(token.cluster.map(ClusterId::to_wire))
+    .bind(token.node.clone())
 }
 
 /// The statement that removes the tokens that end with a container.

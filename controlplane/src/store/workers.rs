@@ -2,7 +2,7 @@
 //! serve. Whether one is connected now is the sessions' to say.
 
 use levers9_wire::v1::WorkerFacts;
-use levers9_wire::{WorkerId, WorkspaceId};
+use levers9_wire::{ClusterId, WorkerId, WorkspaceId};
 use sqlx::any::AnyRow;
 
 use super::row::Row;
@@ -10,7 +10,7 @@ use super::sql::{number, query};
 use super::{Store, StoreError};
 
 const COLUMNS: &str = "id, workspace, bound_workspace, pool, hostname, cpu_millis, memory_bytes, gpu_type, \
-    gpu_count, runtime, node, build, state, created_ms, last_seen_ms";
+    gpu_count, runtime, node, build, state, created_ms, last_seen_ms, cluster";
 
 /// What may be done with a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +68,8 @@ pub struct Worker {
     pub created_ms: i64,
     /// When it was last heard of, roughly.
     pub last_seen_ms: i64,
+    /// The cluster it was ordered on.
+    pub cluster: Option<ClusterId>,
 }
 
 impl Worker {
@@ -91,6 +93,7 @@ impl Worker {
             state: row.word("state", WorkerState::from_word)?,
             created_ms: row.int("created_ms")?,
             last_seen_ms: row.int("last_seen_ms")?,
+            cluster: row.opt_id("cluster")?,
         })
     }
 }
@@ -105,7 +108,7 @@ impl Store {
         let facts = worker.facts.clone();
         let upsert = query(format!(
             "INSERT INTO workers ({COLUMNS}) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) \
              ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, cpu_millis = excluded.cpu_millis, \
              memory_bytes = excluded.memory_bytes, gpu_type = excluded.gpu_type, gpu_count = excluded.gpu_count, \
              runtime = excluded.runtime, node = excluded.node, build = excluded.build, state = excluded.state, \
@@ -125,7 +128,8 @@ impl Store {
         .bind(worker.build.clone())
         .bind(worker.state.word())
         .bind(worker.created_ms)
-        .bind(worker.last_seen_ms);
+        .bind(worker.last_seen_ms)
+        .bind(worker.cluster.map(ClusterId::to_wire));
         self.execute(upsert).await.map(drop)
     }
 

@@ -135,6 +135,7 @@ pub(crate) async fn a_worker_keeps_its_scope_and_binds_once(place: Place) {
         state: WorkerState::Ready,
         created_ms: T0,
         last_seen_ms: T0,
+        cluster: None,
     };
     let shared = worker(None);
     store.upsert_worker(&shared).await.unwrap();

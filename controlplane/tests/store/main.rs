@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod cases;
+mod clusters;
 mod fixtures;
 mod model;
 mod opening;
@@ -47,6 +48,10 @@ suite! {
     cases::numbers_beyond_the_database_are_refused,
     cases::text_of_any_script_is_kept,
     cases::tasks_left_by_their_callers_are_found,
+    clusters::a_cluster_is_attached_once_and_within_the_quota,
+    clusters::a_cluster_is_kept_whole_and_forgotten_with_its_tokens,
+    clusters::an_agents_token_is_rotated_without_a_gap,
+    clusters::a_node_has_one_worker_on_its_way,
     moves::a_task_runs_and_completes,
     moves::placing_is_refused_unless_all_is_right,
     moves::of_many_at_once_only_one_counts,

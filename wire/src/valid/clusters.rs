@@ -168,7 +168,10 @@ pub fn runtime(text: String) -> Result<String, Invalid> {
 }
 
 /// An image's reference.
-fn image(text: String) -> Result<String, Invalid> {
+///
+/// # Errors
+/// When it cannot be one.
+pub fn image(text: String) -> Result<String, Invalid> {
     at_most("the image", text.len(), limits::IMAGE)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"./:@_-".contains(&b);
     if !text.is_empty() && text.bytes().all(good) && text.as_bytes()[0].is_ascii_alphanumeric() {

@@ -1,0 +1,127 @@
+//! Serves an agent's session: takes its reports in. What is ordered of it is
+//! [`super::orders`]'; whether it is let in at all is the gate's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use levers9_transport::accept::{Ending, Session, SessionHandle};
+use levers9_transport::link::Opened;
+use levers9_transport::stream::{Stream, StreamError};
+use levers9_wire::v1::{self, AgentFacts, FailureCode, ResetCode, stream_open};
+use levers9_wire::{ClusterId, InstanceId, TokenId, WorkerId, limits, valid};
+use tokio::time::{Instant, timeout};
+
+use super::Arrived;
+use crate::state::{Shared, now_ms};
+
+/// How long a report may take to come through.
+const REPORT: Duration = Duration::from_secs(30);
+/// Reports that are read at once; an agent resets the older ones.
+const REPORTS: usize = 4;
+
+/// An agent that was let in.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The token it came with.
+    pub token: TokenId,
+    /// Its hash.
+    pub hash: crate::store::TokenHash,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its process.
+    pub instance: InstanceId,
+    /// What it says of itself.
+    pub facts: AgentFacts,
+    /// Its build.
+    pub build: String,
+}
+
+/// Serves one agent until its session ends.
+pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
+    let handle = session.handle().clone();
+    state.clusters.arrive(arrival.cluster, &handle, arrival.facts.clone(), Instant::now());
+    seen(state, &arrival).await;
+    state.placeable.notify_one();
+    let reading = std::sync::Arc::new(tokio::sync::Semaphore::new(REPORTS));
+    while let Some(Opened { kind, mut stream }) = session.next().await {
+        let slot = std::sync::Arc::clone(&reading).try_acquire_owned();
+        match (kind, slot) {
+            (stream_open::Kind::NodeReport(_), Ok(slot)) => {
+                let (state, cluster) = (state.clone(), arrival.cluster);
+                let (session, facts) =
+                    (handle.clone(), (arrival.build.clone(), arrival.facts.kubernetes.clone()));
+                state.clone().tasks.spawn(async move {
+                    let _failed = timeout(REPORT, report(&state, cluster, &session, facts, stream)).await;
+                    drop(slot);
+                });
+            }
+            (stream_open::Kind::NodeReport(_), Err(_)) => stream.abort(ResetCode::Busy),
+            _ => stream.abort(ResetCode::Unsupported),
+        }
+    }
+    let ending = handle.ended().await;
+    if state.clusters.left(arrival.cluster, arrival.instance, &handle) {
+        match ending {
+            Ending::Lost(lost) => tracing::info!(cluster = %arrival.cluster, %lost, "an agent is away"),
+            Ending::Bye(reason) => tracing::info!(cluster = %arrival.cluster, %reason, "an agent leaves"),
+        }
+    }
+}
+
+async fn seen(state: &Shared, arrival: &Arrival) {
+    let noted =
+        state.store.cluster_seen(arrival.cluster, &arrival.build, &arrival.facts.kubernetes, now_ms());
+    if let Err(error) = noted.await {
+        tracing::warn!(%error, cluster = %arrival.cluster, "the coming of an agent was not noted");
+    }
+}
+
+/// Reads one report and answers it.
+async fn report(
+    state: &Shared,
+    cluster: ClusterId,
+    session: &SessionHandle,
+    (build, kubernetes): (String, String),
+    stream: Stream,
+) -> Result<(), StreamError> {
+    let Stream { mut send, recv } = stream;
+    let read: v1::NodeReport = recv.with_limit(limits::NODE_REPORT).expect().await?;
+    let now = Instant::now();
+    let answer = match valid::Report::try_from(read) {
+        Ok(valid::Report(report)) => {
+            let number = session.carrier().number();
+            let current = state.clusters.get(cluster).and_then(|c| c.session);
+            if current.is_some_and(|current| current.carrier().number() == number) {
+                take(state, cluster, report, now);
+                if let Err(error) = state.store.cluster_seen(cluster, &build, &kubernetes, now_ms()).await {
+                    tracing::debug!(%error, %cluster, "a report was not noted");
+                }
+            }
+            v1::NodeReportAnswer::default()
+        }
+        Err(error) => {
+            tracing::warn!(%error, %cluster, "an agent's report is refused");
+            let failure = v1::Failure {
+                code: FailureCode::Invalid.into(),
+                text: error.to_string(),
+                hint: String::new(),
+            };
+            v1::NodeReportAnswer { failure: Some(failure) }
+        }
+    };
+    send.send(&answer).await?;
+    send.finish_and_deliver().await
+}
+
+fn take(state: &Shared, cluster: ClusterId, mut report: v1::NodeReport, now: Instant) {
+    let age = Duration::from_millis(report.age_ms);
+    // A clock that began later than the picture was taken: as old as can be said.
+    let taken = now.checked_sub(age).unwrap_or(now);
+    let jobs: HashMap<_, _> = std::mem::take(&mut report.jobs)
+        .into_iter()
+        .filter_map(|job| Some((WorkerId::from_wire(&job.worker).ok().flatten()?, job)))
+        .collect();
+    if state.clusters.reported(cluster, Arrived { taken, report, jobs }) {
+        state.placeable.notify_one();
+    }
+}
