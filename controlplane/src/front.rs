@@ -16,7 +16,7 @@ use crate::calls::{self, Denied};
 use crate::ports::{Asked, AuthorizeError, Authorized, Front, Health};
 use crate::reach::What;
 use crate::state::{Shared, now_ms};
-use crate::store::{TaskStatus, Token, TokenHash};
+use crate::store::{PoolWorkerState, TaskStatus, Token, TokenHash};
 
 /// Answers for the shared state.
 #[derive(Debug)]
@@ -129,6 +129,10 @@ impl Front for FrontDesk {
         let live = self.state.store.live_tasks().await.unwrap_or_default();
         let with = |status| live.iter().filter(|now| now.task.status == status).count();
         let segments = self.state.store.segment_totals().await.unwrap_or_default();
+        let clusters = self.state.clusters.all();
+        let connected = clusters.iter().filter(|cluster| cluster.session.is_some()).count();
+        let ordered = self.state.clusters.workers();
+        let coming = ordered.iter().filter(|w| w.row.state == PoolWorkerState::Pending).count();
         let open = |name, help, what| (name, help, self.state.open.open(what).to_string());
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let gauges = [
@@ -157,6 +161,9 @@ impl Front for FrontDesk {
             open("levers9_ingress_connections", "HTTP connections to containers.", What::Connection),
             open("levers9_ingress_requests", "HTTP requests to containers under way.", What::Request),
             ("levers9_runtime_tasks", "Tasks of the runtime that have not ended.", alive.to_string()),
+            ("levers9_clusters", "Clusters attached.", clusters.len().to_string()),
+            ("levers9_clusters_connected", "Clusters whose agent has a session.", connected.to_string()),
+            ("levers9_pool_workers_pending", "Workers ordered that have not connected.", coming.to_string()),
             ("levers9_log_segments", "Log segments kept.", segments.segments.to_string()),
             ("levers9_log_bytes", "Bytes of log segments kept.", segments.bytes.to_string()),
             ("levers9_database_connections", "Database connections open.", pool.open.to_string()),

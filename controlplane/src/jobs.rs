@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use crate::ingress::route;
 use crate::runs;
-use crate::scheduler::{candidates, core, fence_of, waiting_of};
+use crate::scheduler::{candidates, core, fence_of, provision, waiting_of};
 use crate::seal::Sealed;
 use crate::state::{Shared, now_ms};
 use crate::store::{Exposed, Fence, NewStub, NewTask, StoreError, Submitted, TaskNow, TaskStatus};
@@ -47,10 +47,10 @@ pub async fn submit(
         pool: job.pool.clone(),
     };
     let workers = candidates(state).await?;
-    if let Some(reason) = core::impossible(&workers, &asked) {
+    if let Some(reason) = provision::impossible(state, &workers, &asked) {
         return Err(SubmitError::Impossible(reason));
     }
-    let note = core::why_waiting(&workers, &asked);
+    let note = provision::note(state, &workers, &asked).await?;
     let exposed = exposed(&job);
     let urls = exposed.as_ref().map(|e| state.options.serving.urls(&e.slug, &e.ports)).unwrap_or_default();
     let note = match &exposed {
@@ -192,5 +192,5 @@ pub async fn waiting_note(state: &Shared, now: &TaskNow) -> Result<String, Store
     if !now.task.status.is_waiting() || now.attempt.as_ref().is_some_and(|a| a.state.is_held()) {
         return Ok(String::new());
     }
-    Ok(core::why_waiting(&candidates(state).await?, &waiting_of(now)))
+    provision::note(state, &candidates(state).await?, &waiting_of(now)).await
 }

@@ -6,6 +6,7 @@ use levers9_wire::{ContainerId, RequestId, TaskId, valid};
 use super::{Answered, Refused, allowed};
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs::{self, SubmitError};
+use crate::scheduler::{provision, waiting_of};
 use crate::state::Shared;
 use crate::store::{Attempt, ContainerState, TaskFilter, TaskNow, TaskStatus};
 
@@ -70,8 +71,19 @@ pub(super) async fn task_show(state: &Shared, who: &Identity, asked: v1::TaskSho
 
 pub(super) async fn task_why(state: &Shared, who: &Identity, asked: v1::TaskWhyRequest) -> Answered {
     let now = find(state, who, &asked.task).await?;
-    let _ = now;
-    Err(Refused::not_found("x"))
+    let task = &now.task;
+    let status = task.status.word().to_owned();
+    let held = now.attempt.as_ref().is_some_and(|attempt| attempt.state.is_held());
+    if !task.status.is_waiting() || held {
+        let summary = match (task.status.is_final(), held) {
+            (true, _) => format!("the task has ended: {status}"),
+            (false, true) => "the task has a worker".to_owned(),
+            (false, false) => "the task does not wait for a worker".to_owned(),
+        };
+        return Ok(call_answer::Answer::TaskWhy(v1::TaskWhyAnswer { status, summary, places: Vec::new() }));
+    }
+    let why = provision::why(state, &waiting_of(&now)).await?;
+    Ok(call_answer::Answer::TaskWhy(v1::TaskWhyAnswer { status, ..why }))
 }
 
 pub(super) async fn task_stop(state: &Shared, who: &Identity, asked: v1::TaskStopRequest) -> Answered {

@@ -39,7 +39,7 @@ pub struct Arrival {
 /// Serves one agent until its session ends.
 pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
     let handle = session.handle().clone();
-    state.clusters.arrive(arrival.cluster, &handle, arrival.facts.clone(), Instant::now());
+    state.clusters.arrive(arrival.cluster, &handle, (arrival.facts.clone(), &arrival.build), Instant::now());
     seen(state, &arrival).await;
     state.placeable.notify_one();
     let reading = std::sync::Arc::new(tokio::sync::Semaphore::new(REPORTS));

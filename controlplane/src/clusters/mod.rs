@@ -172,6 +172,12 @@ impl Clusters {
         of
     }
 
+    /// Whether none is attached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lock().clusters.is_empty()
+    }
+
     /// One cluster.
     #[must_use]
     pub fn get(&self, id: ClusterId) -> Option<ClusterNow> {
@@ -205,10 +211,18 @@ impl Clusters {
     }
 
     /// An agent is here. An older session of the cluster is ended.
-    pub fn arrive(&self, id: ClusterId, session: &SessionHandle, facts: AgentFacts, now: Instant) {
+    pub fn arrive(
+        &self,
+        id: ClusterId,
+        session: &SessionHandle,
+        (facts, build): (AgentFacts, &str),
+        now: Instant,
+    ) {
         let older = {
             let mut inner = self.lock();
             let Some(cluster) = inner.clusters.get_mut(&id) else { return };
+            build.clone_into(&mut cluster.row.agent_build);
+            cluster.row.kubernetes.clone_from(&facts.kubernetes);
             (cluster.facts, cluster.since) = (facts, Some(now));
             cluster.session.replace(session.clone())
         };
@@ -238,6 +252,7 @@ impl Clusters {
             return false;
         }
         let arrived = Arc::new(arrived);
+        cluster.row.last_seen_ms = Some(crate::state::now_ms());
         cluster.arrived = Some(Arc::clone(&arrived));
         for worker in inner.workers.values_mut().filter(|w| w.row.cluster == id) {
             if worker.row.state == PoolWorkerState::Pending {

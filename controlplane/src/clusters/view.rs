@@ -116,10 +116,9 @@ pub async fn cluster(state: &Shared, who: &Identity, now: &ClusterNow) -> Result
     }
     if own {
         shown.note = note;
-        shown.agent_build =
-            if now.since.is_some() { now.row.agent_build.clone() } else { row.agent_build.clone() };
+        shown.agent_build.clone_from(&row.agent_build);
         shown.agent_uptime_ms = uptime;
-        shown.kubernetes.clone_from(&now.facts.kubernetes);
+        shown.kubernetes.clone_from(&row.kubernetes);
         shown.namespace.clone_from(&row.settings.namespace);
         shown.worker_image = image(state, now);
         shown.flavor.clone_from(&row.settings.flavor);

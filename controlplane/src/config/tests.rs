@@ -104,7 +104,7 @@ const BAD: &[(&str, &str)] = &[
         "data: /d\n\nhtttp: 127.0.0.1:1\n",
         "config.yaml:3: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, containerUrl, controlplane, \
          data, database, databasePool, encryptionKey, grpc, http, insecureListen, logs, names, \
-         previousEncryptionKeys, publicAddress, quic, transport",
+         previousEncryptionKeys, publicAddress, quic, transport, worker",
     ),
     (
         "transport:\n  mtuu: 1300\n",
@@ -119,7 +119,7 @@ const BAD: &[(&str, &str)] = &[
         "- a\n",
         "config.yaml:1: the file: expected keys with values, not a single value or a list; known keys: \
       certificate, containerUrl, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, \
-      logs, names, previousEncryptionKeys, publicAddress, quic, transport",
+      logs, names, previousEncryptionKeys, publicAddress, quic, transport, worker",
     ),
     (
         "logs: 3",
@@ -260,6 +260,25 @@ fn all_mistakes_are_told_at_once_in_order() {
             "config.yaml:6: transport",
         ]
     );
+}
+
+#[test]
+fn workers_on_clusters_are_set_and_their_limits_say_what_zero_is() {
+    let config = parse("data: /d").unwrap();
+    let worker = &config.worker;
+    assert_eq!((worker.clusters_per_workspace, worker.guard_pending, worker.guard_per_minute), (5, 20, 30));
+    assert!(worker.host_network && worker.image.is_none());
+    let text = "data: /d\nworker:\n  image: r.io:5000/levers9/worker:1\n  attachedClusters: {quotaPerWorkspace: 0, hostNetwork: false}\n  provisioningGuard: {maxPending: -1, maxAddedPerMinute: 0}\n";
+    let config = parse(text).unwrap();
+    let worker = &config.worker;
+    assert_eq!(worker.image.as_deref(), Some("r.io:5000/levers9/worker:1"));
+    assert_eq!((worker.clusters_per_workspace, worker.host_network), (0, false));
+    assert_eq!((worker.guard_pending, worker.guard_per_minute), (-1, 0));
+    let bad =
+        refused("data: /d\nworker: {image: two words, provisioningGuard: {maxPending: lots}, quota: 1}\n");
+    for part in ["two words", "\"lots\" is not a number", "unknown key \"quota\" in worker"] {
+        assert!(bad.contains(part), "{part}: {bad}");
+    }
 }
 
 #[test]

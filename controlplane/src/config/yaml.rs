@@ -6,7 +6,7 @@
 //! (anchors, aliases, tags, a second document) is refused, so a small file
 //! never grows while it is read.
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
+use granit_parser::{Event, Marker, Options, Parser, ScalarStyle, Span};
 
 /// More than any key of the file needs; deeper text is a mistake.
 const MAX_DEPTH: usize = 8;
@@ -50,7 +50,10 @@ impl Broken {
 
 /// Reads text that holds one document or none.
 pub(super) fn parse(text: &str) -> Result<Node, Broken> {
-    let mut reader = Reader { events: Parser::new_from_str(text) };
+    let mut options = Options::default();
+    // Another crate of a binary may have switched them on in the parser.
+    options.emit_comments = false;
+    let mut reader = Reader { events: Parser::new_from_str_with_options(text, options) };
     let mut root = None;
     loop {
         let (event, span) = reader.next()?;

@@ -152,6 +152,24 @@ pub fn impossible(workers: &[Candidate], task: &Waiting) -> Option<String> {
     })
 }
 
+/// Why a task is not on one worker: a word for scripts, and words for people.
+#[must_use]
+pub fn why_not_on(worker: &Candidate, task: &Waiting) -> (&'static str, String) {
+    if task.pool.as_ref().is_some_and(|pool| *pool != worker.pool) {
+        ("another-pool", "the task is to go to another pool".to_owned())
+    } else if !worker.may_serve(task) {
+        ("wrong-card", format!("it has no {} GPUs", task.gpu_type))
+    } else if !worker.total.covers(&task.need) {
+        ("too-small", "it has less than the task asks for".to_owned())
+    } else if !worker.ready {
+        ("away", "it is not connected, or takes nothing more".to_owned())
+    } else if worker.free.covers(&task.need) {
+        ("room", "it has room; the task is about to be placed".to_owned())
+    } else {
+        ("busy", "what it has is taken by other jobs".to_owned())
+    }
+}
+
 /// What to tell a caller whose task waits; nothing when it is about to be placed.
 #[must_use]
 pub fn why_waiting(workers: &[Candidate], task: &Waiting) -> String {

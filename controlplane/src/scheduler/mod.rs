@@ -3,6 +3,8 @@
 //! installation, by a lease. Decisions are [`core`]'s; this is their shell.
 
 pub mod core;
+pub mod pools;
+pub mod provision;
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use crate::logs::ingest;
 use crate::runs::{self, Drive};
 use crate::sessions::WorkerNow;
 use crate::state::{CALLER_GRACE, Shared, WORKER_LOST, now_ms};
-use crate::store::{AttemptState, Fence, Lease, Placement, StoreError, TaskNow, Token};
+use crate::store::{AttemptState, Fence, Lease, Placement, PoolWorkerState, StoreError, TaskNow, Token};
 
 const LEASE: &str = "scheduler";
 const LEASE_TTL_MS: i64 = 15_000;
@@ -82,17 +84,23 @@ impl Scheduler {
 
     async fn place(&self, lease: Lease) -> Result<(), StoreError> {
         let waiting = self.state.store.waiting_tasks(BATCH).await?;
-        if waiting.is_empty() {
+        if waiting.is_empty() && self.state.clusters.is_empty() {
             return Ok(());
         }
         let mut workers = candidates(&self.state).await?;
-        let asked: Vec<Waiting> = waiting.iter().map(waiting_of).collect();
-        for (task, worker) in core::place(&mut workers, &asked) {
-            if let Some(now) = waiting.iter().find(|now| now.task.id == task) {
-                self.start(now, worker, lease.clone()).await?;
+        let mut asked: Vec<Waiting> = waiting.iter().map(waiting_of).collect();
+        let placed = core::place(&mut workers, &asked);
+        for (task, worker) in &placed {
+            if let Some(now) = waiting.iter().find(|now| now.task.id == *task) {
+                self.start(now, *worker, lease.clone()).await?;
             }
         }
-        Ok(())
+        if self.state.clusters.is_empty() {
+            return Ok(());
+        }
+        asked.retain(|task| !placed.iter().any(|(placed, _)| *placed == task.task));
+        let live = self.state.store.live_tasks().await?;
+        provision::provision(&self.state, &asked, &live, &lease).await
     }
 
     /// Places one task and begins to drive its container.
@@ -238,16 +246,33 @@ pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
         }
         free
     };
-    let candidate = |worker: WorkerNow| Candidate {
-        id: worker.id,
-        pool: worker.pool.clone(),
-        workspace: worker.serves(),
-        gpu_type: worker.facts.gpu_type.clone(),
-        total: worker.total(),
-        free: free_of(&worker),
-        ready: worker.takes_more() && state.sessions.fighting(worker.id, now).is_empty(),
+    let candidate = |worker: WorkerNow| {
+        let (workspace, wanted) = serves_now(state, &worker);
+        Candidate {
+            id: worker.id,
+            pool: worker.pool.clone(),
+            workspace,
+            gpu_type: worker.facts.gpu_type.clone(),
+            total: worker.total(),
+            free: free_of(&worker),
+            ready: wanted && worker.takes_more() && state.sessions.fighting(worker.id, now).is_empty(),
+        }
     };
     Ok(state.sessions.workers().into_iter().map(candidate).collect())
+}
+
+/// Whom a worker serves from now on, and whether it gets anything at all. A
+/// cluster that is no longer shared serves its own workspace with the next job.
+fn serves_now(state: &Shared, worker: &WorkerNow) -> (Option<WorkspaceId>, bool) {
+    let serves = worker.serves();
+    let Some(id) = worker.cluster else { return (serves, true) };
+    let Some(cluster) = state.clusters.get(id) else { return (serves, false) };
+    let running = state.clusters.worker(worker.id).is_some_and(|w| w.row.state == PoolWorkerState::Running);
+    match (cluster.row.shared, serves) {
+        (true, _) => (serves, running),
+        (false, None) => (Some(cluster.row.workspace), running),
+        (false, Some(of)) => (serves, running && of == cluster.row.workspace),
+    }
 }
 
 /// What is free of a worker's total, for listings.
