@@ -2,11 +2,10 @@
 //! clusters and their workers, carries out what is decided, and asks on behalf
 //! of people why a task waits. It decides nothing itself.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use levers9_wire::WorkerId;
 use levers9_wire::v1::{self, JobPhase};
-use levers9_wire::{ClusterId, WorkerId};
 use tokio::time::Instant;
 
 use super::core::{self, Amounts, Candidate, Waiting};
@@ -187,7 +186,7 @@ pub async fn why(state: &Shared, task: &Waiting) -> Result<v1::TaskWhyAnswer, St
     let known = Known::gather(state);
     let waiting: Vec<_> =
         state.store.waiting_tasks(super::BATCH).await?.iter().map(super::waiting_of).collect();
-    let ends = ends(state, &known).await?;
+    let ends = ends(state).await?;
     let told = pools::why(&known.with(&waiting), task, &ends);
     let mut places: Vec<_> = told.places.into_iter().map(to_place).collect();
     places.extend(machines(state, &candidates, task));
@@ -229,19 +228,17 @@ fn machines(state: &Shared, candidates: &[Candidate], task: &Waiting) -> Vec<v1:
     places
 }
 
-/// For each node, in how much time at the latest the first task there ends.
-async fn ends(state: &Shared, known: &Known) -> Result<Ends, StoreError> {
+/// For each worker, in how much time at the latest the first task there ends.
+async fn ends(state: &Shared) -> Result<Ends, StoreError> {
     let live = state.store.live_tasks().await?;
-    let at: HashMap<WorkerId, (ClusterId, String)> =
-        known.workers.iter().map(|w| (w.id, (w.pool, w.node.clone()))).collect();
     let now_ms = crate::state::now_ms();
     let mut ends = Ends::new();
     for now in &live {
         let (Some(attempt), Some(timeout)) = (&now.attempt, now.task.timeout_ms) else { continue };
-        let (Some(started), Some(place)) = (attempt.started_ms, at.get(&attempt.worker)) else { continue };
+        let Some(started) = attempt.started_ms else { continue };
         let ran = u64::try_from(now_ms - started).unwrap_or(0);
         let left = Duration::from_millis(u64::try_from(timeout).unwrap_or(0).saturating_sub(ran));
-        ends.entry(place.clone()).and_modify(|known| *known = left.min(*known)).or_insert(left);
+        ends.entry(attempt.worker).and_modify(|known| *known = left.min(*known)).or_insert(left);
     }
     Ok(ends)
 }

@@ -56,7 +56,7 @@ pub(super) enum Misfit {
 }
 
 /// A pool on the board.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ground<'a> {
     pub(super) pool: &'a Pool,
     pub(super) shut: Option<Shut>,
@@ -84,7 +84,7 @@ impl Ground<'_> {
 }
 
 /// A node on the board. Pools that are shut have none.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Site<'a> {
     pub(super) ground: usize,
     pub(super) node: &'a Node,
@@ -141,7 +141,7 @@ impl Site<'_> {
 }
 
 /// A worker that is to be ordered in this pass.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Started {
     pub(super) site: usize,
     pub(super) amounts: Amounts,
@@ -151,7 +151,7 @@ pub(super) struct Started {
 }
 
 /// A worker that is coming.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Coming<'a> {
     pub(super) ground: usize,
     pub(super) node: &'a str,
@@ -175,7 +175,7 @@ pub(super) enum Outcome {
 /// What makes two tasks equal to a pass.
 type Shape<'a> = (WorkspaceId, &'a Option<String>, &'a str, (u64, u64, u32));
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Board<'a> {
     limits: &'a Limits,
     pub(super) grounds: Vec<Ground<'a>>,
@@ -229,7 +229,7 @@ impl<'a> Board<'a> {
                 .map(Closed::Withheld)
                 .or_else(|| strangers.contains(name).then_some(Closed::Pending))
                 .or_else(|| resting.get(name).copied());
-            self.sites.push(Site { ground: index, node, left: node.free, closed });
+            self.sites.push(Site { ground: index, node, left: node.free.at_most(node.allocatable), closed });
         }
     }
 
@@ -296,7 +296,7 @@ impl<'a> Board<'a> {
     }
 
     /// Lets the task count on the first coming worker that will have room.
-    pub(super) fn promise(&mut self, task: &Waiting) -> Option<usize> {
+    fn promise(&mut self, task: &Waiting) -> Option<usize> {
         let index =
             self.coming.iter().position(|c| self.may_count_on(c, task) && covers(&c.left, &task.need))?;
         let coming = &mut self.coming[index];
@@ -312,7 +312,7 @@ impl<'a> Board<'a> {
     }
 
     /// The open node with room where the task had best start.
-    pub(super) fn best_site(&self, task: &Waiting) -> Option<usize> {
+    fn best_site(&self, task: &Waiting) -> Option<usize> {
         let open: Vec<bool> = self.grounds.iter().map(|ground| self.is_open(ground, task)).collect();
         let able = |site: &Site<'_>| {
             open[site.ground]

@@ -52,6 +52,16 @@ impl Held {
         }
     }
 
+    /// The lesser of both, amount by amount.
+    pub(super) fn at_most(self, other: Self) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.min(other.cpu_millis),
+            memory_bytes: self.memory_bytes.min(other.memory_bytes),
+            cards: self.cards.min(other.cards),
+            pods: self.pods.min(other.pods),
+        }
+    }
+
     /// What a worker that takes all of this has for its jobs.
     #[must_use]
     pub fn for_jobs(&self) -> Amounts {

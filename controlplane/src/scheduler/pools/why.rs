@@ -9,17 +9,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use levers9_wire::ClusterId;
 use levers9_wire::quantity::show_duration;
+use levers9_wire::{ClusterId, WorkerId};
 
-use super::board::{Board, Closed, Ground, Hold, Misfit, Shut, Site};
+use super::board::{Board, Closed, Ground, Hold, Misfit, Outcome, Shut, Site};
 use super::types::{MINUTE, PoolWorker, Situation, Stage, Withheld, covers};
 use super::words;
 use crate::scheduler::core::{Amounts, Waiting};
 
-/// For a pool and a node, in how much time at the latest the first task that
-/// runs there ends, where that is known: what is left of its timeout.
-pub type Ends = HashMap<(ClusterId, String), Duration>;
+/// For a worker, in how much time at the latest the first of its tasks ends,
+/// where that is known: what is left of a timeout.
+pub type Ends = HashMap<WorkerId, Duration>;
 
 /// What stands between a task and a place, the most hopeful first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,8 +146,16 @@ pub fn why(with: &Situation<'_>, task: &Waiting, ends: &Ends) -> Why {
     for older in with.waiting.iter().take_while(|older| older.task != task.task) {
         board.serve(older);
     }
-    let promised = board.promise(task);
-    let teller = Teller { with, task, ends, promised, best: board.best_site(task), board: &board };
+    // What becomes of the task is tried on a board of its own.
+    let mut next = board.clone();
+    let (mut promised, mut chosen) = (None, None);
+    if let Outcome::Promised(index) = next.serve(task) {
+        match &next.coming[index].started {
+            Some(started) if index == board.coming.len() => chosen = Some(started.site),
+            _ => promised = Some(index),
+        }
+    }
+    let teller = Teller { with, task, ends, promised, chosen, board: &board };
     let mut seen: Vec<usize> = (0..board.grounds.len())
         .filter(|index| board.grounds[*index].pool.visible_to(task.workspace))
         .collect();
@@ -166,8 +174,8 @@ struct Teller<'a> {
     ends: &'a Ends,
     /// The coming worker that will take it.
     promised: Option<usize>,
-    /// The site that the next pass would choose.
-    best: Option<usize>,
+    /// The site where the next pass starts one for it.
+    chosen: Option<usize>,
     board: &'a Board<'a>,
 }
 
@@ -330,8 +338,8 @@ impl Teller<'_> {
             }
             Some(Closed::Pending) => self.pending(site),
             None if fit.is_err() => self.taken(site, owned),
-            None if self.promised.is_some() || self.best != Some(at) => say(Reason::Promised),
-            None => say(Reason::Room),
+            None if self.chosen == Some(at) => say(Reason::Room),
+            None => say(Reason::Promised),
         }
     }
 
@@ -354,7 +362,6 @@ impl Teller<'_> {
         let pool = self.board.grounds[site.ground].pool;
         let here = |worker: &&PoolWorker| worker.pool == pool.id && worker.node == site.node.name;
         let workers: Vec<&PoolWorker> = self.with.workers.iter().filter(here).collect();
-        let end = self.ends.get(&(pool.id, site.node.name.clone()));
         let text = |default: &str| {
             if owned {
                 words::left(&site.left, &site.node.allocatable, self.task)
@@ -362,9 +369,13 @@ impl Teller<'_> {
                 default.to_owned()
             }
         };
-        let able = |worker: &&PoolWorker| worker.stage == Stage::Running && worker.could_run(self.task);
-        if workers.iter().any(|worker| able(&worker)) {
-            let frees = match end {
+        let able: Vec<&PoolWorker> = workers
+            .iter()
+            .copied()
+            .filter(|worker| worker.stage == Stage::Running && worker.could_run(self.task))
+            .collect();
+        if !able.is_empty() {
+            let frees = match able.iter().filter_map(|worker| self.ends.get(&worker.id)).min() {
                 Some(end) => format!(
                     "when a task on its worker ends, in at most {} (a task's timeout)",
                     show_duration(whole_seconds(*end))
