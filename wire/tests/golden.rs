@@ -5,7 +5,10 @@
 
 #![cfg(test)]
 
-use levers9_wire::v1::{self, control_frame, exec_input, exec_output, run_event, stream_open};
+use levers9_wire::v1::{
+    self, JobPhase, WithheldReason, control_frame, exec_input, exec_output, order_open, run_event,
+    stream_open,
+};
 use levers9_wire::{frame, limits};
 use prost::Message;
 
@@ -244,5 +247,89 @@ fn exec_frames() {
          22 04     # 4 ended: 4 bytes
          08 01     # 1 outcome: exited
          10 07     # 2 exit code",
+    );
+}
+
+#[test]
+fn reports_of_nodes() {
+    let node = v1::NodeState {
+        name: "n1".into(),
+        withheld: WithheldReason::NoFreeCard.into(),
+        allocatable: Some(v1::NodeAmounts { cpu_millis: 4000, memory_bytes: 1 << 30, cards: 4, pods: 110 }),
+        free: Some(v1::NodeAmounts { pods: 1, ..v1::NodeAmounts::default() }),
+        gpu_label: "L40S".into(),
+        ..v1::NodeState::default()
+    };
+    let job = v1::WorkerJob {
+        worker: vec![9; 16],
+        node: "n1".into(),
+        phase: JobPhase::Pending.into(),
+        age_ms: 300,
+        ..v1::WorkerJob::default()
+    };
+    check(
+        "a report",
+        &v1::NodeReport {
+            age_ms: 1500,
+            nodes: vec![node],
+            jobs: vec![job],
+            problem: String::new(),
+            nodes_in_cluster: 3,
+        },
+        "43        # the frame has 67 bytes
+         08 dc 0b  # 1 age: 1500 ms
+         12 1f     # 2 a node: 31 bytes
+         0a 02 6e 31                # 1 name: \"n1\"
+         10 07                      # 2 withheld: no free card
+         1a 0d                      # 3 allocatable: 13 bytes
+         08 a0 1f 10 80 80 80 80 04 18 04 20 6e  # 4000 milli, 1 GiB, 4 cards, 110 pods
+         22 02 20 01                # 4 free: 4 one pod
+         42 04 4c 34 30 53          # 8 label: \"L40S\"
+         1a 1b     # 3 a job: 27 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 worker
+         12 02 6e 31                # 2 node: \"n1\"
+         18 01                      # 3 phase: pending
+         28 ac 02                   # 5 age: 300 ms
+         28 03     # 5 nodes in the cluster: 3",
+    );
+}
+
+#[test]
+fn orders() {
+    let open =
+        |order| v1::StreamOpen { kind: Some(stream_open::Kind::Order(v1::OrderOpen { order: Some(order) })) };
+    let create = v1::CreateWorker {
+        worker: vec![9; 16],
+        namespace: "levers9".into(),
+        node: "n1".into(),
+        image: "r/w:1".into(),
+        amounts: Some(v1::NodeAmounts { cpu_millis: 1000, cards: 1, ..v1::NodeAmounts::default() }),
+        gpu_type: "L4".into(),
+        enrolment_token: "t".into(),
+        runtime: "process".into(),
+        ..v1::CreateWorker::default()
+    };
+    check(
+        "create",
+        &open(order_open::Order::Create(create)),
+        "41        # the frame has 65 bytes
+         52 3f     # field 10, order: 63 bytes
+         0a 3d     # 1 create: 61 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 worker
+         12 07 6c 65 76 65 72 73 39     # 2 namespace: \"levers9\"
+         1a 02 6e 31                    # 3 node: \"n1\"
+         22 05 72 2f 77 3a 31           # 4 image: \"r/w:1\"
+         2a 05 08 e8 07 18 01           # 5 amounts: 1000 milli, one card
+         32 02 4c 34                    # 6 gpu type: \"L4\"
+         42 01 74                       # 8 enrolment token: \"t\"
+         4a 07 70 72 6f 63 65 73 73     # 9 runtime: \"process\"",
+    );
+    check(
+        "delete",
+        &open(order_open::Order::Delete(v1::DeleteWorker { worker: vec![9; 16] })),
+        "16        # the frame has 22 bytes
+         52 14     # field 10, order: 20 bytes
+         12 12     # 2 delete: 18 bytes
+         0a 10 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09 09  # 1 worker",
     );
 }

@@ -354,9 +354,6 @@ pub struct CreateWorker {
     pub runtime: ::prost::alloc::string::String,
     #[prost(bool, tag = "10")]
     pub host_network: bool,
-    /// What the worker dials.
-    #[prost(string, tag = "11")]
-    pub address: ::prost::alloc::string::String,
 }
 /// Remove a worker's Job and its pod.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

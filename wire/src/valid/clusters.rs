@@ -121,8 +121,6 @@ pub struct Create {
     pub runtime: String,
     /// Whether it shares the node's network.
     pub host_network: bool,
-    /// What it dials.
-    pub address: String,
 }
 
 impl TryFrom<v1::CreateWorker> for Create {
@@ -132,7 +130,6 @@ impl TryFrom<v1::CreateWorker> for Create {
         node_name(&order.node)?;
         dns_name("namespace", &order.namespace, limits::NAME)?;
         at_most("the enrolment token", order.enrolment_token.len(), limits::TOKEN)?;
-        at_most("the address", order.address.len(), limits::TEXT)?;
         let env = check_env(order.env)?;
         if let Some((name, _)) = env.0.iter().find(|(name, _)| !WORKER_ENV.contains(&name.as_str())) {
             let value = name::printable(name, 40);
@@ -149,7 +146,6 @@ impl TryFrom<v1::CreateWorker> for Create {
             enrolment: Secret::new(order.enrolment_token),
             runtime: runtime(order.runtime)?,
             host_network: order.host_network,
-            address: order.address,
         })
     }
 }
