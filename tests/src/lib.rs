@@ -27,6 +27,7 @@ pub mod controlplane;
 pub mod home;
 pub mod http;
 pub mod http2;
+pub mod kube;
 pub mod live;
 pub mod port;
 pub mod postgres;

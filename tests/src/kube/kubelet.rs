@@ -1,0 +1,222 @@
+//! A kubelet for tests: it runs the pods that are bound to its nodes as real
+//! processes on this machine and tells the API server of them as a real one
+//! would, so that the real scheduler and controllers drive the real binaries.
+//!
+//! A container is its command in namespaces of its own for mounts and
+//! processes, over the machine's files: what it writes is gone with it, except
+//! in its volumes and in `/tmp`, which is the machine's. Its network is the
+//! machine's as well; each pod has a loopback address of its own. Images are
+//! names only: `levers9-…` as the command, or as the last part of an image
+//! without a command, is the binary under test. Users and groups of a security
+//! context are honoured, the rest of it is not; probes are not made, a
+//! container is ready when it runs. Init containers and volumes of other kinds
+//! than those in [`volumes`] are refused, with words in the pod's status.
+//!
+//! It needs root, and `unshare`, `setpriv` and `mount` of util-linux.
+
+mod container;
+mod environment;
+mod life;
+mod space;
+mod state;
+mod status;
+mod volumes;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use tokio::task::JoinHandle;
+
+pub use state::Process;
+use state::Shared;
+
+use super::{Cluster, api};
+use crate::controlplane::read;
+use crate::{Home, wait};
+
+/// The longest a pod may take to have a process, for those who ask for it.
+const RUNS: Duration = Duration::from_secs(30);
+
+/// How a kubelet is to be, where it is not as usual.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Images that no registry has.
+    pub unpullable: Vec<String>,
+    /// What an image runs when a pod gives no command.
+    pub entrypoints: Vec<(String, Vec<String>)>,
+    /// The user of images when a pod names none.
+    pub image_user: u32,
+    /// The wait before the second restart of a container; it doubles from then on.
+    pub backoff: Duration,
+    /// The longest wait before a restart.
+    pub longest_backoff: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            unpullable: Vec::new(),
+            entrypoints: Vec::new(),
+            image_user: 0,
+            backoff: Duration::from_secs(1),
+            longest_backoff: Duration::from_secs(8),
+        }
+    }
+}
+
+/// The kubelet of some nodes. Its processes end with it.
+#[derive(Debug)]
+pub struct Kubelet {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+    // Last: the lives of pods end before it is removed.
+    home: Home,
+}
+
+impl Kubelet {
+    /// Starts the kubelet of nodes that are there.
+    #[must_use]
+    pub fn start(cluster: &Cluster, nodes: &[&str]) -> Self {
+        Self::start_with(cluster, nodes, Options::default())
+    }
+
+    /// Starts one that is not as usual.
+    ///
+    /// # Panics
+    /// When this is not root, or the cluster does not answer.
+    #[must_use]
+    pub fn start_with(cluster: &Cluster, nodes: &[&str], options: Options) -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "the kubelet of the tests needs root, for namespaces and mounts"
+        );
+        let home = Home::new();
+        let shared = Arc::new(Shared::new(cluster, home.path(), nodes, options));
+        let runtime = api::runtime();
+        let pods = runtime.spawn(watch::follow(Arc::clone(&shared)));
+        let beats = runtime.spawn(watch::beat(Arc::clone(&shared)));
+        Self { shared, tasks: vec![pods, beats], home }
+    }
+
+    /// The containers that run.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        self.shared.state().processes.values().cloned().collect()
+    }
+
+    /// Waits until a pod's first container runs, and returns it.
+    ///
+    /// # Panics
+    /// When none does in time.
+    #[must_use]
+    pub fn process(&self, pod: &str) -> Process {
+        wait::until(&format!("a process of pod {pod}"), RUNS, || {
+            let all = self.processes();
+            all.iter().find(|it| it.pod == pod).cloned().ok_or_else(|| format!("{all:?}"))
+        })
+    }
+
+    /// Kills the processes of a pod at once, as the kernel would that is out of memory.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn kill9(&self, pod: &str) {
+        self.signal(pod, Signal::SIGKILL);
+    }
+
+    /// Sends a signal to the first process of each container of a pod.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn signal(&self, pod: &str, signal: Signal) {
+        let mut found = 0;
+        for process in self.processes().into_iter().filter(|it| it.pod == pod) {
+            found += 1;
+            let pid = i32::try_from(process.pid).expect("a process id");
+            // It may end at this moment.
+            let _ended = kill(nix::unistd::Pid::from_raw(pid), signal);
+        }
+        assert!(found > 0, "pod {pod} has no process");
+    }
+
+    /// All that the containers of a pod have written, of all their starts,
+    /// also when it is gone.
+    #[must_use]
+    pub fn log(&self, pod: &str) -> String {
+        self.shared.logs(pod).iter().map(|log| read(log)).collect()
+    }
+
+    /// Waits until the log of a pod contains some words.
+    ///
+    /// # Panics
+    /// When it does not within that time.
+    pub fn wait_log(&self, pod: &str, words: &str, within: Duration) {
+        wait::until(&format!("{words:?} in the log of pod {pod}"), within, || {
+            let log = self.log(pod);
+            if log.contains(words) { Ok(()) } else { Err(crate::live::tail(&log, 3000).to_owned()) }
+        });
+    }
+
+    /// Where the volumes of a pod are on this machine, by its uid.
+    #[must_use]
+    pub fn volumes(&self, uid: &str) -> PathBuf {
+        self.home.path().join("pods").join(uid).join("volumes")
+    }
+
+    /// Makes an image unpullable, or pullable again.
+    pub fn set_pullable(&self, image: &str, pullable: bool) {
+        let mut state = self.shared.state();
+        if pullable {
+            state.unpullable.remove(image);
+        } else {
+            state.unpullable.insert(image.to_owned());
+        }
+    }
+
+    /// Gives every pod new tokens of its service account, within a second or two.
+    pub fn rotate_tokens(&self) {
+        self.shared.state().rotations += 1;
+    }
+
+    /// Says and does nothing until [`Kubelet::resume`]: as if the nodes were cut
+    /// off. What runs goes on.
+    pub fn pause(&self) {
+        self.shared.state().paused = true;
+    }
+
+    /// Goes on after [`Kubelet::pause`].
+    pub fn resume(&self) {
+        self.shared.state().paused = false;
+        self.shared.wake();
+    }
+
+    /// Takes on another node.
+    pub fn add_node(&self, node: &str) {
+        self.shared.add_node(node);
+    }
+
+    /// A node's machine is lost: its processes end at once, and nothing is said
+    /// of it or its pods any more.
+    pub fn forget_node(&self, node: &str) {
+        self.shared.forget_node(node);
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for process in self.processes() {
+                let log = read(&process.log);
+                let end = crate::live::tail(&log, 2000);
+                crate::live::show(&format!("--- the end of the log of pod {}:\n{end}", process.pod));
+            }
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.shared.stop();
+    }
+}

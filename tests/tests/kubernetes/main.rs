@@ -1,0 +1,5 @@
+#![cfg(test)]
+//! The real parts on a real control plane of Kubernetes, with nodes that are
+//! only objects and a kubelet that runs pods as processes.
+
+mod lab;
