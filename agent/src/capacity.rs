@@ -13,14 +13,16 @@ mod books;
 mod objects;
 mod pod;
 mod report;
+mod site;
 mod taints;
 
 pub use amounts::{Amounts, BadResource};
-pub use books::{Terms, Totals, Unreadable, count};
+pub use books::{Held, Terms, Totals, Unreadable, count};
 pub use objects::{
     CLUSTER_LABEL, Condition, Container, ContainerStatus, Node, NodeMetadata, NodeSpec, NodeStatus, Pod,
     PodLabels, PodMetadata, PodSpec, PodStatus, Quantities, Resources, StatusResources, Taint,
 };
 pub use pod::{Place, place, request};
 pub use report::{CARD, NodeReport, Withheld};
+pub use site::Site;
 pub use taints::{Comparison, Toleration};

@@ -1,13 +1,15 @@
 //! A node's books: what it has, who holds how much of it, what is left.
 //!
-//! The shell calls [`count`] for each node it lends and logs what could not
-//! be read; [`super::NodeReport`] is made from the result. The books decide
-//! nothing about offering the node.
+//! The shell keeps a [`Site`] of each node and a [`Held`] of each pod, tallies
+//! them where something changed and logs what could not be read;
+//! [`super::NodeReport`] is made from the result. The books decide nothing
+//! about offering the node.
 
-use super::amounts::{Amounts, BadResource, Millis};
+use super::amounts::{Amounts, BadResource};
 use super::objects::{Node, Pod};
 use super::pod::{self, Place};
 use super::report::CARD;
+use super::site::Site;
 use super::taints::{Comparison, Toleration};
 
 /// What counting has to know of the workers this agent starts.
@@ -93,35 +95,70 @@ pub fn count<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
     terms: &Terms,
 ) -> Result<Totals, Unreadable> {
-    let name = node.metadata.name.as_str();
-    let allocatable = allocatable(node).map_err(|source| Unreadable::Node { source })?;
-    let mut totals = Totals { allocatable, ..Totals::default() };
-    for pod in pods {
-        let share = match pod::place(pod) {
-            Some(Place::Bound(at)) if at == name && terms.made(pod) => &mut totals.levers9,
-            Some(Place::Bound(at)) if at == name => &mut totals.others,
-            Some(Place::Nominated(at)) if at == name && pod.spec.priority >= terms.priority => {
-                &mut totals.reserved
-            }
-            _ => continue,
-        };
-        share.add(&pod::request(pod).map_err(|source| Unreadable::Pod {
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            source,
-        })?);
-    }
-    totals.free = totals.allocatable.clone();
-    for taken in [&totals.levers9, &totals.others, &totals.reserved] {
-        totals.free.subtract(taken);
-    }
-    Ok(totals)
+    let here = |pod: &&Pod| pod::place(pod).is_some_and(|place| place.node() == node.metadata.name);
+    let held: Vec<Held> = pods.into_iter().filter(here).filter_map(|pod| Held::of(pod, terms)).collect();
+    Site::of(node, terms).tally(&held)
 }
 
-/// What pods may use; all of the capacity where the kubelet has not said.
-fn allocatable(node: &Node) -> Result<Amounts, BadResource> {
-    let list = node.status.allocatable.as_ref().unwrap_or(&node.status.capacity);
-    Ok(Millis::read(list)?.round_up())
+/// What one pod holds of the node it is placed on: all that is kept of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    share: Share,
+    amounts: Result<Amounts, Box<Unreadable>>,
+}
+
+/// In whose column a pod is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Share {
+    Levers9,
+    Others,
+    Reserved,
+}
+
+impl Held {
+    /// What a pod holds of the node that [`pod::place`] names; none when it
+    /// holds nothing.
+    #[must_use]
+    pub fn of(pod: &Pod, terms: &Terms) -> Option<Self> {
+        let share = match pod::place(pod)? {
+            Place::Bound(_) if terms.made(pod) => Share::Levers9,
+            Place::Bound(_) => Share::Others,
+            Place::Nominated(_) if pod.spec.priority >= terms.priority => Share::Reserved,
+            Place::Nominated(_) => return None,
+        };
+        let amounts = pod::request(pod).map_err(|source| {
+            Box::new(Unreadable::Pod {
+                namespace: pod.metadata.namespace.clone(),
+                name: pod.metadata.name.clone(),
+                source,
+            })
+        });
+        Some(Self { share, amounts })
+    }
+}
+
+impl Site {
+    /// Counts the site with what pods hold of it.
+    ///
+    /// # Errors
+    /// When an amount of the node, or of one of the pods, cannot be read.
+    pub fn tally<'a>(&self, held: impl IntoIterator<Item = &'a Held>) -> Result<Totals, Unreadable> {
+        let allocatable = self.allocatable.clone().map_err(|source| Unreadable::Node { source })?;
+        let mut totals = Totals { allocatable, ..Totals::default() };
+        for Held { share, amounts } in held {
+            let column = match share {
+                Share::Levers9 => &mut totals.levers9,
+                Share::Others => &mut totals.others,
+                Share::Reserved => &mut totals.reserved,
+            };
+            column.add(amounts.as_ref().map_err(|unreadable| (**unreadable).clone())?);
+        }
+        totals.free = totals.allocatable.clone();
+        for taken in [&totals.levers9, &totals.others, &totals.reserved] {
+            totals.free.subtract(taken);
+        }
+        Ok(totals)
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub struct NodeMetadata {
     /// Its labels, for the selector.
     #[serde(deserialize_with = "null_as_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Which object of that name it is.
+    pub uid: String,
     /// Set while the node is being deleted.
     pub deletion_timestamp: Option<String>,
 }

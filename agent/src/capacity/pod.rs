@@ -17,6 +17,16 @@ pub enum Place<'a> {
     Nominated(&'a str),
 }
 
+impl<'a> Place<'a> {
+    /// The node's name.
+    #[must_use]
+    pub fn node(self) -> &'a str {
+        match self {
+            Self::Bound(node) | Self::Nominated(node) => node,
+        }
+    }
+}
+
 /// The node a pod holds something of; none when it is finished or waits
 /// anywhere. A terminating pod holds its node until it is finished or gone.
 #[must_use]

@@ -6,6 +6,7 @@
 
 use super::books::{Terms, Totals};
 use super::objects::Node;
+use super::site::Site;
 use super::taints;
 
 /// The extended resource that stands for whole cards. MIG slices, shared
@@ -49,17 +50,23 @@ impl NodeReport {
     /// Reports a node; without totals it is withheld.
     #[must_use]
     pub fn new(node: &Node, totals: Option<Totals>, terms: &Terms) -> Self {
+        Self::of(&Site::of(node, terms), totals)
+    }
+
+    /// Reports a site; without totals it is withheld.
+    #[must_use]
+    pub fn of(site: &Site, totals: Option<Totals>) -> Self {
         Self {
-            name: node.metadata.name.clone(),
-            shared_cards: shares_cards(node),
-            withheld: closed(node, terms).or_else(|| full(totals.as_ref())),
+            name: site.name.clone(),
+            shared_cards: site.shared_cards,
+            withheld: site.closed.or_else(|| full(totals.as_ref())),
             totals: totals.map(|totals| Totals { free: totals.free.at_least_zero(), ..totals }),
         }
     }
 }
 
 /// Why the node's own state lets no worker in.
-fn closed(node: &Node, terms: &Terms) -> Option<Withheld> {
+pub(super) fn closed(node: &Node, terms: &Terms) -> Option<Withheld> {
     let ready = node.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True");
     if node.metadata.deletion_timestamp.is_some() {
         Some(Withheld::Deleting)
@@ -91,7 +98,7 @@ fn full(totals: Option<&Totals>) -> Option<Withheld> {
 
 /// Whether labels say that cards are time-sliced. Labels are asked for this
 /// and for nothing that is counted.
-fn shares_cards(node: &Node) -> bool {
+pub(super) fn shares_cards(node: &Node) -> bool {
     let labels = &node.metadata.labels;
     labels.contains_key("cloud.google.com/gke-gpu-sharing-strategy")
         || labels.get("nvidia.com/gpu.product").is_some_and(|product| product.ends_with("-SHARED"))
