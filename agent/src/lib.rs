@@ -1,11 +1,24 @@
-//! The levers9 agent's decisions: which nodes of a cluster are lent and what
-//! is free on them.
+//! The levers9 agent: what of a Kubernetes cluster is lent and free, told to
+//! the controlplane, and worker Jobs on its orders.
 //!
-//! Everything here is a plain function of its arguments. The shell that
-//! watches the Kubernetes API and reports to the controlplane calls it; this
-//! code never does I/O, never reads a clock and never sees a job's code.
+//! What decides is pure: [`capacity`] counts as the scheduler does,
+//! [`selector`] says which nodes are lent, [`picture`] is what was seen,
+//! [`pace`] says when to report, [`template`] is the worker Job. Around it is
+//! a thin shell: [`kubernetes`] asks and watches the API server, the session
+//! reports, [`orders`] creates and deletes Jobs, and [`agent`] holds them
+//! together. [`manifest`] is what runs an agent in a cluster. An agent never
+//! listens and never sees a job's code.
 
+pub mod agent;
+pub mod args;
 pub mod capacity;
+pub mod eyes;
+pub mod kubernetes;
 pub mod manifest;
+pub mod orders;
+pub mod pace;
+pub mod picture;
 pub mod quantity;
 pub mod selector;
+mod session;
+pub mod template;
