@@ -7,7 +7,7 @@ TOOLS := $(CACHE)/tools
 CARGO_DENY_VERSION := 0.20.2
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: dev build test test-services lint fmt bench clean
+.PHONY: dev build images test test-services lint fmt bench clean
 
 # The main job on embedded defaults: a controlplane and a worker on this machine.
 dev:
@@ -16,6 +16,12 @@ dev:
 
 build:
 	cargo build --release --workspace
+
+# The container images, with docker or buildah; deploy/docker/README.md says more. IMAGE_PREFIX, TAG, ENGINE and BASE
+# can be given, as in `make images IMAGE_PREFIX=registry.example.org/levers9 TAG=1.2`.
+images:
+	cargo build --profile dist -p levers9-agent -p levers9-worker -p levers9-controlplane
+	@./deploy/docker/build $(CARGO_TARGET_DIR)/dist
 
 # Everything. What the tests need and the machine lacks is installed first.
 test: test-services
