@@ -195,7 +195,8 @@ impl Container {
         command.envs(variables);
         let log = ground.shared.log_of(ground.pod, &self.name, self.starts);
         let mut live = logged(command, &log);
-        let pid = first_process(&mut live).ok_or_else(|| format!("it did not start: {}", read(&log)))?;
+        let pid = first_process(&mut live, &space::began(&folder))
+            .ok_or_else(|| format!("it did not start: {}", read(&log)))?;
         let metadata = &ground.pod["metadata"];
         let process = Process {
             namespace: text(&metadata["namespace"]).to_owned(),
@@ -303,16 +304,25 @@ fn mounts(ground: &Ground<'_>, definition: &Value) -> Result<Vec<Mount>, String>
     Ok(mounts)
 }
 
-/// The first process in the new space: the only child of the one that made it.
-fn first_process(live: &mut Live) -> Option<Pid> {
+/// The first process in the new space, the only child of the one that made it,
+/// once it is the container's own: a signal before that would be lost.
+fn first_process(live: &mut Live, began: &Path) -> Option<Pid> {
     let maker = live.pid();
     let children = format!("/proc/{maker}/task/{maker}/children");
-    crate::wait::until("the first process of a container", BEGINS, || {
+    let pid = crate::wait::until("the first process of a container", BEGINS, || {
         let text = std::fs::read_to_string(&children).unwrap_or_default();
         match text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
             Some(pid) => Ok(Some(Pid::from_raw(pid))),
             None if live.poll().is_some() => Ok(None),
             None => Err(text),
+        }
+    })?;
+    crate::wait::until("the command of a container", BEGINS, || {
+        let ended = live.poll();
+        match (read(began).is_empty(), ended) {
+            (false, _) => Ok(Some(pid)),
+            (true, Some(_)) => Ok(None),
+            (true, None) => Err("its space is being made".to_owned()),
         }
     })
 }

@@ -35,7 +35,8 @@ set -eu
 asked=$PATH
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 space=$1 list=$2 inner=$3
-shift 3
+exec 9>"$4"
+shift 4
 root=$space/root
 mount -t tmpfs -o mode=0755 tmpfs "$space"
 mkdir "$space/upper" "$space/work" "$root"
@@ -85,11 +86,18 @@ while IFS="$tab" read -r source target mode; do
     [ "$mode" = rw ] || mount -o remount,bind,ro "$target"
 done </.mounts
 [ -d "$folder" ] || mkdir -p "$folder"
+echo began >&9
+exec 9>&-
 if [ "$uid" = 0 ]; then
     exec env -C "$folder" "PATH=$asked" "$@"
 fi
 exec setpriv --reuid "$uid" --regid "$gid" ${groups:---clear-groups} -- env -C "$folder" "PATH=$asked" "$@"
 "#;
+
+/// The file in `folder` that is empty until the container's own command begins.
+pub(super) fn began(folder: &Path) -> PathBuf {
+    folder.join("began")
+}
 
 /// The command that starts a container in a new space under `folder`.
 pub(super) fn command(
@@ -112,7 +120,7 @@ pub(super) fn command(
     let groups = if groups.is_empty() { String::new() } else { format!("--groups={}", groups.join(",")) };
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--", "sh", "-c", MAKER, "maker", OUTER, "outer"]);
-    command.arg(&space).arg(&list).arg(INNER);
+    command.arg(&space).arg(&list).arg(INNER).arg(began(folder));
     command.args([&user.uid.to_string(), &user.gid.to_string(), &groups, working_folder]);
     command.args(argv).env_clear().stdin(Stdio::null());
     command

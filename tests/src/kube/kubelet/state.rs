@@ -96,9 +96,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// All pods of the cluster, as they are now.
+    /// All pods of the cluster, as they are now. One that is still there is
+    /// there all the time, or its life would end.
     pub(super) fn replace(self: &Arc<Self>, pods: Vec<Value>) {
-        self.state().pods.clear();
+        let there: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+        self.state().pods.retain(|uid, _| there.contains(uid.as_str()));
         for pod in pods {
             self.put(pod);
         }
