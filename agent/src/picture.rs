@@ -164,9 +164,10 @@ impl Picture {
     #[must_use]
     pub fn report(&self, now: Instant, now_ms: i64, uptime: Duration) -> v1::NodeReport {
         let mut problems: Vec<String> = self.problem().into_iter().collect();
-        let age = self.freshness.age(now).unwrap_or(uptime);
+        let ms = |age: Option<Duration>| u64::try_from(age.unwrap_or(uptime).as_millis()).unwrap_or(u64::MAX);
         let mut report = v1::NodeReport {
-            age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            age_ms: ms(self.freshness.age(now)),
+            jobs_age_ms: ms(self.freshness.jobs_age(now)),
             nodes_in_cluster: u32::try_from(self.books.nodes()).unwrap_or(u32::MAX),
             ..v1::NodeReport::default()
         };

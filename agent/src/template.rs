@@ -251,7 +251,7 @@ fn args(create: &Create, settings: &Settings) -> Vec<String> {
         args.push("--allow-unisolated".to_owned());
     }
     args.extend(["--cpu".to_owned(), format!("{}m", amounts.cpu_millis)]);
-    args.extend(["--memory".to_owned(), memory.to_string()]);
+    args.extend(["--memory".to_owned(), format!("{}Ki", memory / 1024)]);
     if amounts.cards > 0 {
         args.extend(["--gpu-type".to_owned(), create.gpu_type.clone()]);
         args.extend(["--gpus".to_owned(), amounts.cards.to_string()]);

@@ -361,3 +361,51 @@ fn texts_that_yaml_would_take_for_something_else_are_quoted() {
         assert!(!text.contains(&plain) || tricky == "1-1-1", "{tricky} is bare in\n{text}");
     }
 }
+
+/// What the manifest writes, its agent reads: by the parser of the agent itself.
+#[test]
+fn the_agent_understands_its_arguments() {
+    use clap::Parser as _;
+
+    use crate::args::Args;
+    use crate::template::{Flavor, Runtime};
+
+    let parsed = |manifest: &v1::ClusterManifest| {
+        let deployment = objects(manifest, None).unwrap().pop().unwrap();
+        let container = &deployment.value["spec"]["template"]["spec"]["containers"][0];
+        let words = ["command", "args"].map(|field| container[field].as_array().unwrap().clone()).concat();
+        let words: Vec<String> = words.iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+        Args::try_parse_from(words).unwrap().settings().unwrap()
+    };
+    let full = parsed(&manifest());
+    assert_eq!(full.address.to_string(), ADDRESS);
+    assert_eq!(full.token_file, std::path::Path::new(TOKEN_FOLDER).join(TOKEN_KEY));
+    assert_eq!(full.repository, "r.example:5000/levers9/worker");
+    let workers = full.workers;
+    assert_eq!((workers.cluster.to_string().as_str(), workers.namespace.as_str()), (ID, "gpus"));
+    assert_eq!((workers.flavor, workers.runtime), (Some(Flavor::Gke), Runtime::Runc));
+    assert_eq!((workers.pull_secret.as_deref(), workers.controlplane.as_str()), (Some("pull"), ADDRESS));
+    let node = |pool: &str, more: &[&str]| {
+        let labels = [("pool", pool), ("zone", "on")].into_iter().chain(more.iter().map(|key| (*key, "")));
+        labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>()
+    };
+    assert!(full.lent.matches(&node("a", &["gpu"])) && full.lent.matches(&node("b", &["gpu"])));
+    assert!(!full.lent.matches(&node("c", &["gpu"])) && !full.lent.matches(&node("a", &[])));
+
+    let least = parsed(&changed(|m| {
+        let settings = m.settings.as_mut().unwrap();
+        settings.selector.clear();
+        settings.flavor.clear();
+        settings.pull_secret.clear();
+        m.runtime = "process".into();
+    }));
+    assert!(least.lent.matches(&BTreeMap::new()));
+    assert_eq!((least.workers.flavor, least.workers.pull_secret), (None, None));
+    for runtime in ["runc", "runsc", "process"] {
+        assert_eq!(parsed(&changed(|m| m.runtime = runtime.into())).workers.runtime.word(), runtime);
+    }
+    for flavor in ["gke", "eks", "aks"] {
+        let flavored = parsed(&settings(|s| s.flavor = flavor.into()));
+        assert_eq!(flavored.workers.flavor.map(Flavor::word), Some(flavor));
+    }
+}

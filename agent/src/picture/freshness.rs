@@ -46,6 +46,14 @@ impl Freshness {
         Some(now.saturating_duration_since(*oldest))
     }
 
+    /// The same of the Jobs and their pods alone.
+    #[must_use]
+    pub fn jobs_age(&self, now: Instant) -> Option<Duration> {
+        let proved = |kind: Kind| self.proved.get(&kind).copied();
+        let older = proved(Kind::Jobs)?.min(proved(Kind::Pods)?);
+        Some(now.saturating_duration_since(older))
+    }
+
     /// When the Jobs were last proved.
     #[must_use]
     pub fn jobs(&self) -> Option<Instant> {
@@ -75,6 +83,13 @@ mod tests {
         // What is proved stays proved.
         freshness.proved(Kind::Pods, start);
         assert_eq!(freshness.age(start + 10 * second), Some(8 * second));
+        // Jobs do not grow old with the nodes.
+        freshness.proved(Kind::Pods, start + 10 * second);
+        assert_eq!(freshness.jobs_age(start + 20 * second), Some(15 * second));
+        assert_eq!(freshness.age(start + 20 * second), Some(15 * second));
+        freshness.proved(Kind::Jobs, start + 18 * second);
+        assert_eq!(freshness.jobs_age(start + 20 * second), Some(10 * second));
+        assert_eq!(freshness.age(start + 20 * second), Some(11 * second));
     }
 
     #[test]

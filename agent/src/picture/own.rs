@@ -242,7 +242,7 @@ fn why(status: &PodStatus, end: Option<End>) -> String {
     if end == Some(End::Failed) {
         let ended = containers.iter().find_map(|c| c.state.terminated.as_ref());
         return match ended {
-            Some(t) if !t.message.is_empty() => one_line(&t.reason, last_line(&t.message)),
+            Some(t) if !t.message.is_empty() => one_line(&t.reason, telling_line(&t.message)),
             Some(t) => one_line(&t.reason, &format!("exit code {}", t.exit_code)),
             None => one_line(&status.reason, &status.message),
         };
@@ -256,9 +256,11 @@ fn why(status: &PodStatus, end: Option<End>) -> String {
     unscheduled.map(|c| one_line(&c.reason, &c.message)).unwrap_or_default()
 }
 
-/// The last line that says something: a log's end says more than its begin.
-fn last_line(text: &str) -> &str {
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+/// The line that says most: the last that names an error, or the last.
+fn telling_line(text: &str) -> &str {
+    let lines = || text.lines().rev().map(str::trim);
+    let error = |line: &&str| line.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("error:"));
+    lines().find(error).or_else(|| lines().find(|line| !line.is_empty())).unwrap_or_default()
 }
 
 /// A reason and the first line of its message.
