@@ -44,14 +44,15 @@ pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
     state.placeable.notify_one();
     let reading = std::sync::Arc::new(tokio::sync::Semaphore::new(REPORTS));
     while let Some(Opened { kind, mut stream }) = session.next().await {
-        let slot = std::sync::Arc::clone(&reading).try_acquire_owned();
+        let (opened, slot) = (Instant::now(), std::sync::Arc::clone(&reading).try_acquire_owned());
         match (kind, slot) {
             (stream_open::Kind::NodeReport(_), Ok(slot)) => {
                 let (state, cluster) = (state.clone(), arrival.cluster);
                 let (session, facts) =
                     (handle.clone(), (arrival.build.clone(), arrival.facts.kubernetes.clone()));
+                let from = Sender { cluster, session, opened };
                 state.clone().tasks.spawn(async move {
-                    let _failed = timeout(REPORT, report(&state, cluster, &session, facts, stream)).await;
+                    let _failed = timeout(REPORT, report(&state, &from, facts, stream)).await;
                     drop(slot);
                 });
             }
@@ -76,11 +77,18 @@ async fn seen(state: &Shared, arrival: &Arrival) {
     }
 }
 
+/// Whose report it is.
+struct Sender {
+    cluster: ClusterId,
+    session: SessionHandle,
+    /// When its stream was opened.
+    opened: Instant,
+}
+
 /// Reads one report and answers it.
 async fn report(
     state: &Shared,
-    cluster: ClusterId,
-    session: &SessionHandle,
+    &Sender { cluster, ref session, opened }: &Sender,
     (build, kubernetes): (String, String),
     stream: Stream,
 ) -> Result<(), StreamError> {
@@ -92,7 +100,7 @@ async fn report(
             let number = session.carrier().number();
             let current = state.clusters.get(cluster).and_then(|c| c.session);
             if current.is_some_and(|current| current.carrier().number() == number) {
-                take(state, cluster, report, now);
+                take(state, cluster, report, (opened, now));
                 if let Err(error) = state.store.cluster_seen(cluster, &build, &kubernetes, now_ms()).await {
                     tracing::debug!(%error, %cluster, "a report was not noted");
                 }
@@ -113,15 +121,15 @@ async fn report(
     send.finish_and_deliver().await
 }
 
-fn take(state: &Shared, cluster: ClusterId, mut report: v1::NodeReport, now: Instant) {
-    let age = Duration::from_millis(report.age_ms);
+fn take(state: &Shared, cluster: ClusterId, mut report: v1::NodeReport, (opened, now): (Instant, Instant)) {
     // A clock that began later than the picture was taken: as old as can be said.
-    let taken = now.checked_sub(age).unwrap_or(now);
+    let ago = |age_ms| now.checked_sub(Duration::from_millis(age_ms)).unwrap_or(now);
+    let (taken, jobs_taken) = (ago(report.age_ms), ago(report.jobs_age_ms));
     let jobs: HashMap<_, _> = std::mem::take(&mut report.jobs)
         .into_iter()
         .filter_map(|job| Some((WorkerId::from_wire(&job.worker).ok().flatten()?, job)))
         .collect();
-    if state.clusters.reported(cluster, Arrived { taken, report, jobs }) {
+    if state.clusters.reported(cluster, Arrived { opened, taken, jobs_taken, report, jobs }) {
         state.placeable.notify_one();
     }
 }

@@ -25,8 +25,12 @@ use tend::Delivery;
 /// A report that has arrived.
 #[derive(Debug, Clone)]
 pub struct Arrived {
+    /// When its stream was opened: of two reports the later one is the newer.
+    pub opened: Instant,
     /// When the API server proved it, on this process's clock.
     pub taken: Instant,
+    /// The same of the Jobs alone, which are watched apart from nodes.
+    pub jobs_taken: Instant,
     /// What it says of nodes.
     pub report: NodeReport,
     /// What it says of worker Jobs.
@@ -244,11 +248,11 @@ impl Clusters {
         current
     }
 
-    /// Takes a report in, unless a newer picture is there; `false` then.
+    /// Takes a report in, unless a newer one is there; `false` then.
     pub fn reported(&self, id: ClusterId, arrived: Arrived) -> bool {
         let mut inner = self.lock();
         let Some(cluster) = inner.clusters.get_mut(&id) else { return false };
-        if cluster.arrived.as_ref().is_some_and(|now| now.taken > arrived.taken) {
+        if cluster.arrived.as_ref().is_some_and(|now| now.opened > arrived.opened) {
             return false;
         }
         let arrived = Arc::new(arrived);

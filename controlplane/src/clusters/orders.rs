@@ -155,7 +155,7 @@ fn view_of(state: &Shared, cluster: &ClusterNow, ordered: &Ordered) -> View {
     let picture = cluster.arrived.as_ref().map(|arrived| {
         let job = arrived.jobs.get(&ordered.row.worker);
         let phase = |job: &v1::WorkerJob| JobPhase::try_from(job.phase).unwrap_or(JobPhase::Pending);
-        (arrived.taken, job.map(|job| Job { phase: phase(job), deleting: job.deleting }))
+        (arrived.jobs_taken, job.map(|job| Job { phase: phase(job), deleting: job.deleting }))
     });
     View {
         state: ordered.row.state,

@@ -49,7 +49,7 @@ pub struct View {
     pub since: Instant,
     /// Whether its agent is here.
     pub agent: bool,
-    /// When the newest picture was taken, and its Job there.
+    /// When the newest picture of Jobs was taken, and its Job there.
     pub picture: Option<(Instant, Option<Job>)>,
     /// Since when the worker has no session; `None` while it has one, or never
     /// had one.
@@ -90,19 +90,18 @@ fn due(view: &View, now: Instant) -> bool {
 }
 
 fn pending(view: &View, now: Instant) -> Act {
-    if let (Delivery::Done(at), Some((taken, job))) = (view.delivery, view.picture)
-        && taken >= at + SETTLED
-    {
-        match job {
-            None => return Act::Fail("its Job was removed before it started"),
-            Some(Job { phase: JobPhase::Failed, .. }) => {
-                return Act::Fail("its pod failed before it connected");
-            }
-            Some(Job { phase: JobPhase::Succeeded, .. }) => {
-                return Act::Fail("its pod ended before it connected");
-            }
-            Some(_) => {}
+    match (view.picture, view.delivery) {
+        // What a Job has come to is so for good, however old the picture.
+        (Some((_, Some(Job { phase: JobPhase::Failed, .. }))), _) => {
+            return Act::Fail("its pod failed before it connected");
         }
+        (Some((_, Some(Job { phase: JobPhase::Succeeded, .. }))), _) => {
+            return Act::Fail("its pod ended before it connected");
+        }
+        (Some((taken, None)), Delivery::Done(at)) if taken >= at + SETTLED => {
+            return Act::Fail("its Job was removed before it started");
+        }
+        _ => {}
     }
     if now.saturating_duration_since(view.since) >= PENDING_MAX {
         return Act::Fail("it did not start in time");
@@ -112,10 +111,11 @@ fn pending(view: &View, now: Instant) -> Act {
 
 fn running(view: &View) -> Act {
     let (Some(away), Some((taken, job))) = (view.away_since, view.picture) else { return Act::Wait };
-    if view.connected || taken < away {
+    if view.connected {
         return Act::Wait;
     }
     match job {
+        None if taken < away => Act::Wait,
         None => Act::Lost("its pod was removed"),
         Some(Job { phase: JobPhase::Failed, .. }) => Act::Lost("its pod failed"),
         Some(Job { phase: JobPhase::Succeeded, .. }) => Act::Lost("its pod ended"),
@@ -165,6 +165,8 @@ mod tests {
         v.delivery = Delivery::Done(later(1));
         v.picture = Some((later(2), None));
         assert_eq!(tend(&v, later(2)), Act::Wait, "the picture may be from before");
+        v.picture = Some((later(2), job(JobPhase::Failed)));
+        assert!(matches!(tend(&v, later(2)), Act::Fail(_)), "what has failed has failed");
         v.picture = Some((later(4), None));
         assert!(matches!(tend(&v, later(4)), Act::Fail(_)));
         v.picture = Some((later(4), job(JobPhase::Pending)));

@@ -225,6 +225,9 @@ pub struct NodeReport {
     /// How many nodes the cluster has, lent or not.
     #[prost(uint32, tag = "5")]
     pub nodes_in_cluster: u32,
+    /// As age_ms, of the Jobs and their pods alone: never older than the whole.
+    #[prost(uint64, tag = "6")]
+    pub jobs_age_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeReportAnswer {
