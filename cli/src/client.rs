@@ -284,7 +284,8 @@ pub fn again(error: &StreamError) -> bool {
 pub fn refused(failure: v1::Failure) -> Error {
     let text =
         if failure.text.is_empty() { "the controlplane refuses without a reason" } else { &failure.text };
-    Error::failed(name::printable(text, 2000)).hint(failure.hint)
+    let code = failure.code();
+    Error::failed(name::printable(text, 2000)).hint(failure.hint).of_code(code)
 }
 
 /// An answer of another kind than the question.

@@ -3,6 +3,8 @@
 
 use std::error::Error as StdError;
 
+use levers9_wire::v1::FailureCode;
+
 use crate::exit;
 
 /// What class of failure, which decides the exit code.
@@ -24,11 +26,15 @@ pub struct Error {
     #[source]
     cause: Option<Box<dyn StdError + Send + Sync>>,
     hint: Option<String>,
+    /// A text with the place in it that is meant, in characters.
+    pointer: Option<(String, usize)>,
+    /// Of a refusal of the controlplane: its kind.
+    code: Option<FailureCode>,
 }
 
 impl Error {
     fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), cause: None, hint: None }
+        Self { kind, what: what.into(), cause: None, hint: None, pointer: None, code: None }
     }
 
     /// Something was refused or did not work.
@@ -76,6 +82,32 @@ impl Error {
             Some(hint) if self.hint.is_none() => self.hint(hint),
             _ => self,
         }
+    }
+
+    /// With the text that is wrong, and where in it.
+    #[must_use]
+    pub fn pointing_at(mut self, text: impl Into<String>, at: usize) -> Self {
+        self.pointer = Some((text.into(), at));
+        self
+    }
+
+    /// The text that is wrong, and where in it, in characters.
+    #[must_use]
+    pub fn pointer(&self) -> Option<(&str, usize)> {
+        self.pointer.as_ref().map(|(text, at)| (text.as_str(), *at))
+    }
+
+    /// As a refusal of this kind.
+    #[must_use]
+    pub fn of_code(mut self, code: FailureCode) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// Which kind of refusal of the controlplane it is.
+    #[must_use]
+    pub fn code(&self) -> Option<FailureCode> {
+        self.code
     }
 
     /// Whether there is nothing to print.

@@ -20,11 +20,17 @@ use crate::exit;
 const CELL: usize = 64;
 /// The longest line of a message, in characters.
 const MESSAGE: usize = 2000;
+/// How much of a long text is shown on each side of the character that is wrong.
+const AROUND: usize = 60;
 
 /// Something that can be listed, for people and for scripts.
 pub trait Listing: Serialize {
     /// The heads of the columns.
     const HEADS: &'static [&'static str];
+    /// The columns that are left out of a table in which they are empty.
+    const OPTIONAL: &'static [&'static str] = &[];
+    /// The longest cell, in characters.
+    const LONGEST: usize = CELL;
 
     /// The cells under them, at a time in Unix milliseconds.
     fn cells(&self, now_unix_ms: u64) -> Vec<String>;
@@ -63,7 +69,8 @@ impl Printer {
             Format::Text => {
                 let now = levers9_wire::clock::unix_millis();
                 let rows: Vec<Vec<String>> = items.iter().map(|item| item.cells(now)).collect();
-                self.write(&table(T::HEADS, &rows))
+                let (heads, rows) = without_empty(T::HEADS, T::OPTIONAL, rows);
+                self.write(&table(&heads, &rows, T::LONGEST))
             }
         }
     }
@@ -125,6 +132,23 @@ impl Printer {
         self.complain(&format!("{}\n", note_line(text)));
     }
 
+    /// Asks a question that is answered with yes or no; `None` when there is
+    /// nobody to ask.
+    ///
+    /// # Errors
+    /// When the answer cannot be read.
+    pub fn ask(&mut self, question: &str) -> Result<Option<bool>, Error> {
+        if !io::stdin().is_terminal() || !self.err_is_terminal {
+            return Ok(None);
+        }
+        self.complain(&format!("{} [y/N] ", note_line(question)));
+        let mut answer = String::new();
+        io::stdin()
+            .read_line(&mut answer)
+            .map_err(|e| Error::failed("cannot read the answer from this terminal").because(e))?;
+        Ok(Some(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")))
+    }
+
     /// Starts a line where a job's output has left one open on the same screen.
     pub fn fresh_line(&mut self) {
         if self.err_is_terminal {
@@ -146,6 +170,9 @@ impl Printer {
         }
         let (red, bold, off) = if self.colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
         let mut text = format!("{red}error:{off} {}\n", name::printable(&error.chain(), MESSAGE));
+        if let Some((wrong, at)) = error.pointer() {
+            text.push_str(&pointed(wrong, at));
+        }
         if let Some(hint) = error.hint_text() {
             text.push_str(&format!("{bold}hint:{off} {}\n", name::printable(hint, MESSAGE)));
         }
@@ -165,6 +192,22 @@ impl Printer {
     }
 }
 
+/// A text, and below it a caret at one of its characters.
+fn pointed(text: &str, at: usize) -> String {
+    let length = text.chars().count();
+    // Of a long text only what is around the place.
+    let (from, to) = match length > 2 * AROUND {
+        true => (at.saturating_sub(AROUND), (at + AROUND).min(length)),
+        false => (0, length),
+    };
+    let cut = |yes: bool| if yes { "…" } else { "" };
+    let part =
+        |from: usize, to: usize| text.chars().skip(from).take(to.saturating_sub(from)).collect::<String>();
+    let before = format!("{}{}", cut(from > 0), name::printable(&part(from, at), MESSAGE));
+    let shown = format!("{}{}{}", cut(from > 0), name::printable(&part(from, to), MESSAGE), cut(to < length));
+    format!("  {shown}\n  {}^\n", " ".repeat(before.chars().count()))
+}
+
 /// A message of levers9 beside the output of a job.
 pub(crate) fn note_line(text: &str) -> String {
     format!("levers9: {}", name::printable(text.trim_end(), MESSAGE))
@@ -179,11 +222,31 @@ pub(crate) fn write_failed(error: io::Error, stream: &str) -> Error {
     }
 }
 
+/// The columns of a table without those of `optional` that are empty.
+fn without_empty(
+    heads: &[&'static str],
+    optional: &[&str],
+    mut rows: Vec<Vec<String>>,
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let shown = |column: usize, head: &str| {
+        let filled = |row: &Vec<String>| row.get(column).is_some_and(|cell| !cell.is_empty());
+        !optional.contains(&head) || rows.iter().any(filled)
+    };
+    let shown: Vec<bool> = heads.iter().enumerate().map(|(column, head)| shown(column, head)).collect();
+    for row in &mut rows {
+        let mut keep = shown.iter();
+        row.retain(|_| keep.next().copied().unwrap_or(true));
+    }
+    let mut keep = shown.iter();
+    let heads = heads.iter().copied().filter(|_| keep.next().copied().unwrap_or(true)).collect();
+    (heads, rows)
+}
+
 /// Columns as wide as their widest cell, two spaces apart. Text from elsewhere
 /// is escaped and cut here.
-fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
+fn table(heads: &[&str], rows: &[Vec<String>], longest: usize) -> String {
     let rows: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| name::printable(cell, CELL)).collect()).collect();
+        rows.iter().map(|row| row.iter().map(|cell| name::printable(cell, longest)).collect()).collect();
     let mut widths: Vec<usize> = heads.iter().map(|head| head.len()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -214,7 +277,27 @@ mod tests {
     #[test]
     fn tables_line_up_and_show_no_control_characters() {
         let rows = [vec!["a".to_owned(), "x\u{1b}[2J".to_owned()], vec!["longer".to_owned(), "é".to_owned()]];
-        assert_eq!(table(&["ID", "NAME"], &rows), "ID      NAME\na       x\\u{1b}[2J\nlonger  é\n");
+        assert_eq!(table(&["ID", "NAME"], &rows, CELL), "ID      NAME\na       x\\u{1b}[2J\nlonger  é\n");
+    }
+
+    #[test]
+    fn a_column_that_may_be_left_out_is_where_it_is_empty() {
+        let rows = |node: &str| vec![vec!["a".to_owned(), node.to_owned(), String::new()]];
+        let heads = ["ID", "NODE", "NOTE"];
+        let (left, cells) = without_empty(&heads, &["NODE"], rows(""));
+        assert_eq!((left, cells[0].len()), (vec!["ID", "NOTE"], 2));
+        assert_eq!(without_empty(&heads, &["NODE"], rows("n")), (heads.to_vec(), rows("n")));
+    }
+
+    #[test]
+    fn a_caret_stands_below_the_character_also_after_what_is_escaped() {
+        assert_eq!(pointed("a=b c", 3), "  a=b c\n     ^\n");
+        assert_eq!(pointed("\u{1b}é!", 2), "  \\u{1b}é!\n         ^\n");
+        assert_eq!(pointed("", 0), "  \n  ^\n");
+        let long = format!("{}!{}", "a".repeat(5000), "b".repeat(5000));
+        let (a, b) = ("a".repeat(60), "b".repeat(59));
+        assert_eq!(pointed(&long, 5000), format!("  …{a}!{b}…\n  {}^\n", " ".repeat(61)));
+        assert_eq!(pointed(&long, 10_001).lines().last().map(str::len), Some(2 + 1 + 60 + 1));
     }
 
     #[test]
