@@ -4,7 +4,9 @@
 //! environment and the configuration files become plain settings
 //! ([`settings`]), and each command is a function of its settings and a
 //! [`printer::Printer`] ([`commands`]). Everything a command does goes over
-//! one QUIC session ([`client`]); it opens no database and runs no job.
+//! one QUIC session ([`client`]); it opens no database and runs no job. Only
+//! the commands that attach and detach clusters talk to anything else, the
+//! Kubernetes API of the user's own context (`kube`).
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 usage, 3 the controlplane
 //! cannot be reached. `run`, `attach`, `container attach`, `exec`, `shell` and
@@ -23,6 +25,7 @@ pub mod exit;
 mod files;
 mod follow;
 mod forward;
+mod kube;
 mod output;
 pub mod printer;
 mod probe;
@@ -73,6 +76,8 @@ fn dispatch(action: Action, printer: &mut Printer) -> Result<u8, Error> {
         Action::Task(settings) => commands::task::run(settings, printer),
         Action::Container(settings) => commands::container::run(settings, printer),
         Action::Worker(settings) => commands::worker::run(settings, printer),
+        Action::Cluster(settings) => commands::cluster::run(settings, printer),
+        Action::Why(settings) => commands::why::run(&settings, printer),
         Action::Workspace(settings) => commands::workspace::run(settings, printer),
         Action::Token(settings) => commands::token::run(settings, printer),
         Action::Login(settings) => commands::login::run(&settings, printer),
