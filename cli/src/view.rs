@@ -4,11 +4,15 @@
 //! where the thing has not happened; sizes are bytes, CPU is thousandths of a
 //! core, durations are milliseconds.
 
+mod clusters;
+
 use std::time::Duration;
 
 use levers9_wire::quantity::{show_cpu, show_duration, show_memory};
 use levers9_wire::{TaskId, v1};
 use serde::Serialize;
+
+pub use clusters::{ClusterView, NodeView, NodeWhyView, NodesView, OrphanView, WhyPlaceView, WhyView};
 
 use crate::printer::Listing;
 
@@ -304,6 +308,8 @@ pub struct WorkerView {
     pub created_unix_ms: u64,
     /// What an operator should know; may be empty.
     pub note: String,
+    /// The node it is on; empty outside Kubernetes.
+    pub node: String,
 }
 
 impl From<v1::Worker> for WorkerView {
@@ -327,13 +333,26 @@ impl From<v1::Worker> for WorkerView {
             rtt_us: Some(worker.rtt_us).filter(|rtt| *rtt > 0),
             created_unix_ms: worker.created_unix_ms,
             note: worker.note,
+            node: worker.node,
         }
     }
 }
 
 impl Listing for WorkerView {
-    const HEADS: &'static [&'static str] =
-        &["WORKER", "POOL", "STATE", "HOST", "CPU FREE", "MEMORY FREE", "GPU FREE", "JOBS", "RTT", "NOTE"];
+    const HEADS: &'static [&'static str] = &[
+        "WORKER",
+        "POOL",
+        "STATE",
+        "HOST",
+        "NODE",
+        "CPU FREE",
+        "MEMORY FREE",
+        "GPU FREE",
+        "JOBS",
+        "RTT",
+        "NOTE",
+    ];
+    const OPTIONAL: &'static [&'static str] = &["NODE"];
 
     fn cells(&self, _now: u64) -> Vec<String> {
         let gpus = format!("{}/{} {}", self.gpu_free, self.gpu_count, self.gpu_type);
@@ -343,6 +362,7 @@ impl Listing for WorkerView {
             self.pool.clone(),
             self.state.clone(),
             self.hostname.clone(),
+            self.node.clone(),
             format!("{}/{}", show_cpu(self.cpu_free_millis), show_cpu(self.cpu_millis)),
             format!("{}/{}", show_memory(self.memory_free_bytes), show_memory(self.memory_bytes)),
             if self.gpu_count > 0 { gpus } else { String::new() },

@@ -1,6 +1,7 @@
 //! The command line as clap types: names, help texts and shapes, no logic.
 //! [`crate::settings`] makes settings of them.
 
+mod cluster;
 mod dev;
 mod inspect;
 mod manage;
@@ -9,6 +10,7 @@ mod run;
 
 use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
+pub use cluster::{ClusterArgs, ClusterCommand, Flavor, JoinArgs, KubeArgs, LeaveArgs, WhyArgs};
 pub use dev::DevArgs;
 pub use inspect::{BenchArgs, Direction, DoctorArgs};
 pub use manage::{
@@ -53,6 +55,10 @@ pub enum Command {
     Container(ContainerArgs),
     /// List workers and enroll new ones
     Worker(WorkerArgs),
+    /// Attach Kubernetes clusters, list and detach them
+    Cluster(ClusterArgs),
+    /// Say why a task is not running, place by place
+    Why(WhyArgs),
     /// List and create workspaces
     Workspace(WorkspaceArgs),
     /// Log in to a controlplane and store a context for it

@@ -3,6 +3,7 @@
 
 pub mod attach;
 pub mod bench;
+pub mod cluster;
 pub mod completions;
 pub mod config;
 pub mod container;
@@ -15,6 +16,7 @@ pub mod run;
 pub mod task;
 pub mod token;
 pub mod version;
+pub mod why;
 pub mod worker;
 pub mod workspace;
 

@@ -2,15 +2,18 @@
 //! flag counts before a variable, a variable before a file; this is the only
 //! place where that is decided. Nothing here talks to a controlplane.
 
+mod cluster;
 mod inspect;
 mod job;
 mod local;
 mod manage;
 mod reach;
+mod selector;
 
 use levers9_transport::Address;
 use levers9_wire::token::{self, Secret};
 
+pub use cluster::{ClusterAction, ClusterSettings, JoinSettings, LeaveSettings, WhySettings};
 pub use inspect::{BenchSettings, DoctorSettings};
 pub use job::{AttachSettings, LogsSettings, RunSettings};
 pub use local::{
@@ -48,6 +51,10 @@ pub enum Action {
     Container(ContainerSettings),
     /// `worker`
     Worker(WorkerSettings),
+    /// `cluster`
+    Cluster(ClusterSettings),
+    /// `why`
+    Why(WhySettings),
     /// `workspace`
     Workspace(WorkspaceSettings),
     /// `token`
@@ -96,6 +103,8 @@ pub fn resolve(cli: Cli, env: &Env) -> Result<Action, Error> {
         Command::Task(args) => Action::Task(manage::task(args.command, target)?),
         Command::Container(args) => Action::Container(manage::container(args.command, target)?),
         Command::Worker(args) => Action::Worker(manage::worker(args.command, target)?),
+        Command::Cluster(args) => Action::Cluster(cluster::cluster(args.command, env, target)?),
+        Command::Why(args) => Action::Why(cluster::why(&args, target)?),
         Command::Workspace(args) => Action::Workspace(manage::workspace(args.command, target)?),
         Command::Token(args) => Action::Token(manage::token(args.command, target)?),
         Command::Login(args) => Action::Login(local::login(args, context, env)?),
