@@ -12,7 +12,7 @@ use super::component::Component;
 use super::kubeconfig::{self, Credentials};
 use super::pki::{self, Authority, Identity};
 use super::{Api, audit};
-use crate::live::Signal;
+use crate::live::{Signal, tail};
 use crate::{Home, port, wait};
 
 /// The longest the API server may take to be ready.
@@ -339,7 +339,7 @@ impl Cluster {
     pub fn said(&self) -> String {
         let parts = self.parts();
         let all = [&parts.etcd, &parts.apiserver, &parts.controllers, &parts.scheduler];
-        all.map(Component::said).join("\n---\n")
+        all.map(|part| tail(&part.said(), 800).to_owned()).join("\n---\n")
     }
 
     /// Its folder, which is removed at the end.
@@ -351,6 +351,11 @@ impl Cluster {
     pub(super) fn kubelet_api(&self) -> Api {
         let credentials = Credentials::Certificate(self.authority.client(KUBELET, Some(MASTERS)));
         Api::of(&kubeconfig::text(&self.server(), self.authority(), &credentials, "default"))
+    }
+
+    /// What the test kubelets show the API server.
+    pub(super) fn kubelet_identity(&self) -> Identity {
+        self.authority.server(&["127.0.0.1"])
     }
 
     /// Whether nodes are watched by the control plane.
@@ -490,6 +495,8 @@ fn apiserver_args(folder: &Path, port: u16, etcd: u16, setup: &Setup) -> Vec<Str
         format!("--default-not-ready-toleration-seconds={stays}"),
         format!("--default-unreachable-toleration-seconds={stays}"),
         "--event-ttl=10m".to_owned(),
+        // Where the test kubelets answer; the names of nodes lead nowhere.
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
         "--profiling=false".to_owned(),
         "--v=0".to_owned(),
     ]

@@ -8,13 +8,16 @@
 //! machine's as well; each pod has a loopback address of its own. Images are
 //! names only: `levers9-…` as the command, or as the last part of an image
 //! without a command, is the binary under test. Users and groups of a security
-//! context are honoured, the rest of it is not; probes are not made, a
-//! container is ready when it runs. Init containers and volumes of other kinds
-//! than those in [`volumes`] are refused, with words in the pod's status.
+//! context are honoured, the rest of it is not. Logs can be read through the
+//! API, but not followed, and nothing can be run in a container. Probes are
+//! not made, a container is ready when it runs. Init containers and volumes of
+//! other kinds than those in [`volumes`] are refused, with words in the pod's
+//! status.
 //!
 //! It needs root, and `unshare`, `setpriv` and `mount` of util-linux.
 
 mod container;
+mod door;
 mod environment;
 mod life;
 mod space;
@@ -30,6 +33,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use tokio::task::JoinHandle;
 
+use door::Door;
 pub use state::Process;
 use state::Shared;
 
@@ -94,11 +98,14 @@ impl Kubelet {
             "the kubelet of the tests needs root, for namespaces and mounts"
         );
         let home = Home::new();
-        let shared = Arc::new(Shared::new(cluster, home.path(), nodes, options));
+        let door = api::block_on(Door::open());
+        let shared = Arc::new(Shared::new(cluster, home.path(), nodes, door.port, options));
+        api::block_on(watch::beat_once(&shared));
         let runtime = api::runtime();
+        let answers = runtime.spawn(door.answer(Arc::clone(&shared), cluster.kubelet_identity()));
         let pods = runtime.spawn(watch::follow(Arc::clone(&shared)));
         let beats = runtime.spawn(watch::beat(Arc::clone(&shared)));
-        Self { shared, tasks: vec![pods, beats], home }
+        Self { shared, tasks: vec![answers, pods, beats], home }
     }
 
     /// The containers that run.

@@ -68,6 +68,11 @@ fn a_deployment_runs_restarts_and_ends() {
     let last = &again["status"]["containerStatuses"][0]["lastState"]["terminated"];
     assert_eq!(last["exitCode"], 137, "{last}");
     kubelet.wait_log(name(&pod), "up\nup\n", SOON);
+    // As `kubectl logs` reads it: this start, and the one before.
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{}/log", name(&pod));
+    for (query, said) in [("", "up\n"), ("?previous=true&tailLines=1", "up\n"), ("?limitBytes=1", "u")] {
+        assert_eq!(api.read(&format!("{path}{query}")).expect("its log"), Value::from(said), "{query}");
+    }
     api.delete("deployments", &namespace, "web").expect("it is deleted");
     api.wait_gone("pods", &namespace, name(&pod), SOON);
     assert!(kubelet.log(name(&pod)).ends_with("told to end\n"), "{}", kubelet.log(name(&pod)));

@@ -40,6 +40,8 @@ pub(super) struct Shared {
     pub(super) api: Api,
     /// The API server's port.
     pub(super) port: u16,
+    /// The port where the API server finds this kubelet.
+    pub(super) door: u16,
     pub(super) folder: PathBuf,
     pub(super) options: Options,
     state: Mutex<State>,
@@ -72,7 +74,7 @@ pub(super) enum Seen {
 }
 
 impl Shared {
-    pub(super) fn new(cluster: &Cluster, folder: &Path, nodes: &[&str], options: Options) -> Self {
+    pub(super) fn new(cluster: &Cluster, folder: &Path, nodes: &[&str], door: u16, options: Options) -> Self {
         let state = State {
             nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
             unpullable: options.unpullable.iter().cloned().collect(),
@@ -81,6 +83,7 @@ impl Shared {
         Self {
             api: cluster.kubelet_api(),
             port: cluster.port(),
+            door,
             folder: folder.to_owned(),
             options,
             state: Mutex::new(state),
@@ -181,6 +184,14 @@ impl Shared {
         let folder = self.folder.join("logs").join(text("name")).join(text("uid"));
         std::fs::create_dir_all(&folder).expect("a folder for logs");
         folder.join(format!("{container}-{start:04}.log"))
+    }
+
+    /// The uid of a pod of its nodes that is there.
+    pub(super) fn uid_of(&self, namespace: &str, name: &str) -> Option<String> {
+        let state = self.state();
+        let named =
+            |pod: &Value| pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name;
+        state.pods.iter().find(|(_, pod)| named(pod)).map(|(uid, _)| uid.clone())
     }
 
     /// The logs of all pods of a name, oldest start first.

@@ -51,15 +51,20 @@ async fn round(shared: &Arc<Shared>) -> Result<(), ::kube::Error> {
 /// Says that the nodes are there, for ever.
 pub(super) async fn beat(shared: Arc<Shared>) {
     loop {
-        let (nodes, paused) = {
-            let state = shared.state();
-            (state.nodes.clone(), state.paused)
-        };
-        for node in nodes.iter().filter(|_| !paused) {
-            // A server that is away hears it at the next beat.
-            let _away = say(&shared, node).await;
-        }
+        beat_once(&shared).await;
         tokio::time::sleep(BEAT).await;
+    }
+}
+
+/// Says that the nodes are there, and where this kubelet is.
+pub(super) async fn beat_once(shared: &Shared) {
+    let (nodes, paused) = {
+        let state = shared.state();
+        (state.nodes.clone(), state.paused)
+    };
+    for node in nodes.iter().filter(|_| !paused) {
+        // A server that is away hears it at the next beat.
+        let _away = say(shared, node).await;
     }
 }
 
@@ -77,10 +82,17 @@ async fn say(shared: &Shared, name: &str) -> Result<(), ::kube::Error> {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}");
     let path = format!("{path}?fieldManager=kubelet&force=true");
     let _renewed: Value = client.request(patching(&path, "application/apply-patch+yaml", &lease)).await?;
+    let mut status = json!({});
+    if found["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] != shared.door {
+        status["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": shared.door } });
+    }
     let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
     // A test may have said that it is not ready; only what the control plane does not know is mended.
     if conditions.iter().any(|it| it["type"] == "Ready" && it["status"] == "Unknown") {
-        let patch = json!({ "status": { "conditions": [node::condition("Ready", "True")] } });
+        status["conditions"] = json!([node::condition("Ready", "True")]);
+    }
+    if status != json!({}) {
+        let patch = json!({ "status": status });
         let path = format!("/api/v1/nodes/{name}/status");
         let content = "application/strategic-merge-patch+json";
         let _said: Value = client.request(patching(&path, content, &patch)).await?;
