@@ -54,8 +54,8 @@ pub struct Settings {
     pub repository: String,
     /// What its workers have in common.
     pub workers: template::Settings,
-    /// Where the API server is; looked for where it is not said.
-    pub kubernetes: Option<kube::Config>,
+    /// The way to the API server; looked for where there is none.
+    pub kubernetes: Option<Api>,
     /// The tuning of the session.
     pub tuning: Tuning,
 }
@@ -195,15 +195,15 @@ async fn clean_up(orders: Orders) {
 }
 
 /// Finds the API server, however long that takes, and keeps its version.
-async fn access(reach: Reach, config: Option<kube::Config>) {
+async fn access(reach: Reach, given: Option<Api>) {
     let mut rng = StdRng::from_os_rng();
     let mut pauses = Pauses::default();
     let api = loop {
         if let Some(api) = reach.api.get() {
             break api.clone();
         }
-        let found = match config.clone() {
-            Some(config) => Api::new(config),
+        let found = match &given {
+            Some(api) => Ok(api.clone()),
             None => Api::find().await,
         };
         match found {

@@ -15,3 +15,6 @@ mod watch;
 pub use api::{Answer, Api, ApiError};
 pub use pauses::Pauses;
 pub use watch::{Watch, run};
+
+#[cfg(test)]
+mod tests;

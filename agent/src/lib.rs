@@ -12,6 +12,8 @@
 pub mod agent;
 pub mod args;
 pub mod capacity;
+#[cfg(test)]
+mod double;
 pub mod eyes;
 pub mod kubernetes;
 pub mod manifest;

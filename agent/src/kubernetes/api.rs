@@ -144,6 +144,16 @@ impl Api {
         Ok(Self { client, token, ahead: Arc::new(AtomicI64::new(0)) })
     }
 
+    /// The API server behind a client.
+    #[cfg(test)]
+    pub(crate) fn of(client: kube::Client, token: Option<std::path::PathBuf>) -> Self {
+        Self {
+            client,
+            token: token.map(|path| Arc::new(TokenFile::new(path))),
+            ahead: Arc::new(AtomicI64::new(0)),
+        }
+    }
+
     /// The time by the API server's clock, in Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> i64 {

@@ -29,6 +29,12 @@ impl Pauses {
         self.failures > 1
     }
 
+    /// Whether it failed the last time.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.failures > 0
+    }
+
     /// It worked.
     pub fn worked(&mut self) {
         self.failures = 0;

@@ -26,6 +26,8 @@ const PAGES: usize = 2_000;
 /// How long the API server is asked to keep a watch, in seconds: a quiet
 /// cluster proves itself by ending it.
 const WATCH_SECONDS: u32 = 20;
+/// The same after a failure, so that the picture is proved again at once.
+const PROBE_SECONDS: u32 = 2;
 /// How much longer a watch may say nothing before it is dead. A dead watch is
 /// found within half a minute, well before its picture is too old.
 const SILENCE: Duration = Duration::from_secs(8);
@@ -175,9 +177,10 @@ impl Watcher {
 
     /// Watches until the watch ends.
     async fn follow(&mut self) -> Result<Ended, ApiError> {
+        let seconds = if self.failing.any() { PROBE_SECONDS } else { self.watch.seconds };
         let params = WatchParams {
             label_selector: self.watch.labels.clone(),
-            timeout: Some(self.watch.seconds),
+            timeout: Some(seconds),
             bookmarks: true,
             ..WatchParams::default()
         };
@@ -196,7 +199,7 @@ impl Watcher {
                     return Ok(ended);
                 }
             }
-            match self.piece(&mut pieces).await? {
+            match self.piece(&mut pieces, seconds).await? {
                 Some(piece) => lines.feed(&piece),
                 None if lines.is_empty() => return Ok(Ended::Orderly),
                 None => return Err(ApiError::Unreachable("the watch broke off in an event".to_owned())),
@@ -204,8 +207,8 @@ impl Watcher {
         }
     }
 
-    async fn piece(&self, pieces: &mut Pieces) -> Result<Option<Bytes>, ApiError> {
-        let patience = Duration::from_secs(self.watch.seconds.into()) + self.watch.silence;
+    async fn piece(&self, pieces: &mut Pieces, seconds: u32) -> Result<Option<Bytes>, ApiError> {
+        let patience = Duration::from_secs(seconds.into()) + self.watch.silence;
         timeout(patience, pieces.next()).await.unwrap_or(Err(ApiError::Slow(patience)))
     }
 

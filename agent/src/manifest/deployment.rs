@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec,
-    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume,
-    VolumeMount,
+    Affinity, Capabilities, Container, LocalObjectReference, NodeAffinity, NodeSelectorRequirement,
+    NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec, PreferredSchedulingTerm,
+    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -15,6 +15,8 @@ use levers9_wire::valid;
 
 use super::{AGENT, BadManifest, NAME_LABEL, Object, Parts, TOKEN_FOLDER, USER};
 
+/// What nodes with cards are labelled with, by the plugin or the cloud.
+const CARD_LABELS: [&str; 2] = ["nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"];
 /// How long the agent stays with a node that is gone, in seconds.
 const GONE_SECONDS: i64 = 30;
 
@@ -58,7 +60,14 @@ fn pod(parts: &Parts) -> PodSpec {
             seccomp_profile: Some(seccomp()),
             ..PodSecurityContext::default()
         }),
+        affinity: Some(rather_without_cards()),
         tolerations: Some(vec![
+            // A cluster may have no other nodes.
+            Toleration {
+                key: Some("nvidia.com/gpu".to_owned()),
+                operator: Some("Exists".to_owned()),
+                ..Toleration::default()
+            },
             leaves_after("node.kubernetes.io/not-ready"),
             leaves_after("node.kubernetes.io/unreachable"),
         ]),
@@ -139,6 +148,29 @@ fn arguments(parts: &Parts) -> Vec<String> {
 
 fn seccomp() -> SeccompProfile {
     SeccompProfile { type_: "RuntimeDefault".to_owned(), ..SeccompProfile::default() }
+}
+
+/// It is better off on a node without cards, which comes and goes less.
+fn rather_without_cards() -> Affinity {
+    let lacks = |label: &&str| NodeSelectorRequirement {
+        key: (*label).to_owned(),
+        operator: "DoesNotExist".to_owned(),
+        values: None,
+    };
+    let term = NodeSelectorTerm {
+        match_expressions: Some(CARD_LABELS.iter().map(lacks).collect()),
+        ..NodeSelectorTerm::default()
+    };
+    Affinity {
+        node_affinity: Some(NodeAffinity {
+            preferred_during_scheduling_ignored_during_execution: Some(vec![PreferredSchedulingTerm {
+                weight: 100,
+                preference: term,
+            }]),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    }
 }
 
 /// Without this the pod would stay five minutes with a node that is powered off.
