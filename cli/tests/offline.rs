@@ -170,6 +170,94 @@ fn mistakes_on_the_command_line_have_a_code_no_job_is_blamed_for() {
 }
 
 #[test]
+fn a_cluster_that_makes_no_sense_is_refused_before_anything_is_asked() {
+    let home = Home::new().with_context("prod", "levers9://prod.example");
+    let join = |more: &[&str]| home.run(&[&["-c", "prod", "cluster", "join"], more].concat());
+    for bad in ["bad name", "Ünicode", "UPPER", "x-", ""] {
+        let did = join(&[bad, "--gpu", "L40S"]);
+        assert_eq!((did.code, did.out.as_str()), (2, ""), "{bad:?}: {}", did.err);
+        assert!(did.err.starts_with("error: cluster name "), "{}", did.err);
+    }
+    fails(
+        &join(&["bad name", "--gpu", "L40S"]),
+        2,
+        "error: cluster name \"bad name\" is refused: use 1 to 63 of the characters a-z, 0-9 and '-', \
+         starting with a letter and not ending in '-'",
+    );
+    assert_eq!(join(&[&"x".repeat(300), "--gpu", "L40S"]).code, 2);
+    let did = join(&["gpus"]);
+    assert!(did.code == 2 && did.err.contains("--gpu <TYPE>"), "{}", did.err);
+    fails(
+        &join(&["gpus", "--gpu", "L 40"]),
+        2,
+        "error: the cluster is refused: gpu type is \"L 40\", which is not allowed: letters, digits and '-', as in T4 or A100-80",
+    );
+    for more in [
+        &["--namespace", "Kube"][..],
+        &["--namespace", "a.b"],
+        &["--flavor", "ibm"],
+        &["--worker-image", "not an image"],
+        &["--pull-secret", "a_b"],
+        &["--timeout", "soon"],
+        &["--manifest-only", "--kube-context", "x"],
+    ] {
+        let did = join(&[&["gpus", "--gpu", "L40S"], more].concat());
+        assert_eq!((did.code, did.out.as_str()), (2, ""), "{more:?}: {}", did.err);
+    }
+}
+
+#[test]
+fn a_bad_selector_is_shown_with_the_character_that_is_wrong() {
+    let home = Home::new().with_context("prod", "levers9://prod.example");
+    let join = |selector: &[&str]| {
+        let mut args = vec!["-c", "prod", "cluster", "join", "gpus", "--gpu", "L40S"];
+        args.extend(selector.iter().flat_map(|item| ["--selector", item]));
+        home.run(&args)
+    };
+    fails(
+        &join(&["zone=a", "pool=in (a,b"]),
+        2,
+        "error: --selector: \"pool=in (a,b\" has a parenthesis that is not closed; write key=in (a,b)\n  \
+           pool=in (a,b\n          ^",
+    );
+    fails(
+        &join(&["pool=a", "pool=b"]),
+        2,
+        "error: --selector: no node fulfils both \"pool=a\" and \"pool=b\": all items must hold\n\
+         hint: to lend nodes with either: --selector 'pool=in (a,b)'",
+    );
+    for bad in ["", " ", "!gpu", "pool notin (x)", "pool=notin (x)", "pool in (a, b)", "a=b,c=d", "=x"] {
+        let did = join(&[bad]);
+        assert_eq!((did.code, did.out.as_str()), (2, ""), "{bad:?}");
+        let caret = did.err.lines().last().unwrap_or_default().trim();
+        assert!(did.err.starts_with("error: --selector: ") && caret == "^", "{bad:?}: {}", did.err);
+    }
+    let long = format!("pool={}", "x".repeat(10_000));
+    let did = join(&[&long]);
+    assert!(did.code == 2 && did.err.len() < 5_000, "{}", did.err.len());
+    let shown = did.err.lines().rev().nth(1).unwrap();
+    assert!(shown.chars().count() < 130 && shown.starts_with("  …x"), "{shown}");
+}
+
+#[test]
+fn commands_about_clusters_and_tasks_name_what_they_cannot_read() {
+    let home = Home::new().with_context("prod", "levers9://prod.example");
+    for args in [
+        &["cluster"][..],
+        &["cluster", "bogus"],
+        &["cluster", "nodes"],
+        &["cluster", "nodes", "no such"],
+        &["cluster", "leave", "x", "--keep-agent", "--kube-context", "y"],
+        &["cluster", "share", "Café"],
+        &["why"],
+        &["why", "abc"],
+    ] {
+        let did = home.run(&[&["-c", "prod"], args].concat());
+        assert_eq!((did.code, did.out.as_str()), (2, ""), "{args:?}: {}", did.err);
+    }
+}
+
+#[test]
 fn a_malformed_token_is_refused_here_and_never_shown() {
     let home = Home::new().with_context("prod", "levers9://prod.example");
     let text = fs::read_to_string(config(&home)).unwrap().replace(&token('a'), "hunter2hunter2");
@@ -372,6 +460,8 @@ fn help_and_version_are_there_at_once() {
         "task",
         "container",
         "worker",
+        "cluster",
+        "why",
         "workspace",
         "login",
         "token",

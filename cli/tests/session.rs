@@ -2,6 +2,7 @@
 //! The real binary against a controlplane that plays a script: what it does
 //! with answers, refusals, lost sessions and signals.
 
+mod cluster;
 mod fake;
 mod reach;
 mod support;

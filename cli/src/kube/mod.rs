@@ -47,11 +47,14 @@ impl Kube {
         use_our_cryptography();
         let kubeconfig = Kubeconfig::read().map_err(|problem| unreadable(&problem))?;
         let context = choose(&kubeconfig, name)?;
+        let plugin =
+            plugin(&kubeconfig, &context).map(|command| format!("its credential plugin is {command:?}; "));
+        let plugin = plugin.unwrap_or_default();
         let options = KubeConfigOptions { context: Some(context.clone()), ..KubeConfigOptions::default() };
         let useless = |cause: String| {
             Error::failed(format!("the kube context {context:?} cannot be used"))
                 .because(cause)
-                .hint(format!("does it work with kubectl? kubectl --context {context} get nodes"))
+                .hint(format!("{plugin}does it work with kubectl? kubectl --context {context} get nodes"))
         };
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
@@ -114,12 +117,25 @@ fn choose(kubeconfig: &Kubeconfig, name: Option<&str>) -> Result<String, Error> 
     }
 }
 
+/// The program a context's credentials come from, if they come from one.
+fn plugin(kubeconfig: &Kubeconfig, context: &str) -> Option<String> {
+    let context = kubeconfig.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
+    let user = kubeconfig.auth_infos.iter().find(|named| Some(&named.name) == context.user.as_ref())?;
+    user.auth_info.as_ref()?.exec.as_ref()?.command.clone()
+}
+
 fn unreadable(problem: &KubeconfigError) -> Error {
     let hint = "point KUBECONFIG at one; to apply the objects from another machine: --manifest-only";
     match problem {
         KubeconfigError::FindPath => Error::failed("there is no kubeconfig").hint(hint),
         KubeconfigError::ReadConfig(cause, path) if cause.kind() == io::ErrorKind::NotFound => {
             Error::failed(format!("there is no kubeconfig at {}", path.display())).hint(hint)
+        }
+        // The whole of this error shows the lines around the place, which may hold credentials.
+        KubeconfigError::Parse(problem) => {
+            let place = problem.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+            Error::failed("the kubeconfig cannot be understood")
+                .because(format!("{}this is no YAML, or not that of a kubeconfig", place.unwrap_or_default()))
         }
         other => Error::failed("the kubeconfig cannot be read").because(words::plain(other)),
     }

@@ -60,14 +60,8 @@ pub(super) fn plain(problem: &(dyn StdError + 'static)) -> String {
     let mut text = String::new();
     let mut next = Some(problem);
     while let Some(error) = next {
-        if let Some(AuthError::AuthExecRun { cmd, out }) = error.downcast_ref::<AuthError>() {
-            let said = String::from_utf8_lossy(&out.stderr);
-            let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            return format!(
-                "the credential plugin {cmd:?} failed with {}: {}",
-                out.status,
-                printable(said, PIECE)
-            );
+        if let Some(words) = error.downcast_ref::<AuthError>().and_then(plugin) {
+            return words;
         }
         next = error.source();
         let words = error.to_string();
@@ -78,6 +72,26 @@ pub(super) fn plain(problem: &(dyn StdError + 'static)) -> String {
         }
     }
     printable(&text, 2 * PIECE)
+}
+
+/// What a credential plugin did, without its arguments and its output, which
+/// hold secrets.
+fn plugin(problem: &AuthError) -> Option<String> {
+    match problem {
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let said = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            let colon = if said.is_empty() { "" } else { ": " };
+            let status = out.status;
+            Some(format!("the credential plugin failed with {status}{colon}{}", printable(said, PIECE)))
+        }
+        AuthError::AuthExecStart(cause) => Some(format!("the credential plugin cannot be started: {cause}")),
+        AuthError::AuthExec(_) => Some("the credential provider failed".to_owned()),
+        AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) | AuthError::ExecPluginFailed => {
+            Some("what the credential plugin printed holds no credentials".to_owned())
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -94,18 +108,20 @@ mod tests {
             stdout: b"hunter2".to_vec(),
             stderr: b"warning\ntoken expired\n\n".to_vec(),
         };
-        let error =
-            ::kube::Error::Auth(AuthError::AuthExecRun { cmd: "gke-auth".into(), out: Box::new(out) });
-        assert_eq!(
-            plain(&error),
-            "the credential plugin \"gke-auth\" failed with exit status: 1: token expired"
-        );
+        let error = ::kube::Error::Auth(AuthError::AuthExecRun {
+            cmd: "\"gke-auth\" \"--key=hunter2\"".into(),
+            out: Box::new(out),
+        });
+        assert_eq!(plain(&error), "the credential plugin failed with exit status: 1: token expired");
     }
 
     #[test]
     fn causes_are_said_once() {
         let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
         let error = ::kube::Error::Auth(AuthError::AuthExecStart(io));
+        assert_eq!(plain(&error), "the credential plugin cannot be started: no such file");
+        let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
+        let error = ::kube::Error::Service(Box::new(io));
         assert_eq!(plain(&error), "no such file");
     }
 }

@@ -77,6 +77,7 @@ async fn print_only(target: &Target, settings: &JoinSettings, printer: &mut Prin
     let result = match printed {
         Ok(()) => {
             printer.note("what was printed holds a secret, the token of the cluster's agent; apply it with: kubectl apply -f -");
+            printer.note("its agent comes by itself then; look: levers9 cluster list");
             Ok(exit::DONE)
         }
         // Nobody has seen the token, so nobody can use what was registered.
@@ -133,7 +134,9 @@ async fn check_pull_secret(
         return Ok(());
     }
     printer.note(&format!(
-        "warning: Secret {namespace}/{pull_secret} is not there, and no image is pulled with it until it is;          make it: kubectl -n {namespace} create secret docker-registry {pull_secret} --docker-server …          --docker-username … --docker-password …"
+        "warning: Secret {namespace}/{pull_secret} is not there, and no image is pulled with it until it is; \
+         make it: kubectl -n {namespace} create secret docker-registry {pull_secret} --docker-server … \
+         --docker-username … --docker-password …"
     ));
     Ok(())
 }

@@ -37,6 +37,9 @@ pub(super) fn run(target: &Target, settings: LeaveSettings, printer: &mut Printe
     }
     let done = leave(target, &cluster, false)?;
     printer.note(&format!("cluster {cluster:?} is detached, its token is revoked"));
+    if let Some(lost) = running(&done) {
+        printer.note(&format!("with it {lost} there end"));
+    }
     let manifest = required(done.manifest.or(would.manifest))?;
     let (id, namespace) = whose(&manifest);
     let mut view = LeaveView {
@@ -84,15 +87,9 @@ fn confirm(
     printer: &mut Printer,
 ) -> Result<(), Error> {
     let (_, namespace) = would.manifest.as_ref().map(whose).unwrap_or_default();
-    let jobs = match (would.workers, would.tasks) {
-        (0, 0) => "nothing runs there".to_owned(),
-        (workers, tasks) => {
-            format!(
-                "{workers} {} with {tasks} running {} will be lost",
-                plural(workers, "worker"),
-                plural(tasks, "task")
-            )
-        }
+    let jobs = match running(would) {
+        None => "nothing runs there".to_owned(),
+        Some(lost) => format!("{lost} there will be lost"),
     };
     let objects = match keep_agent {
         true => String::new(),
@@ -104,6 +101,13 @@ fn confirm(
         Some(false) => Err(Error::failed("nothing was done")),
         None => Err(Error::usage(format!("not confirmed: {question}")).hint("say so with --yes")),
     }
+}
+
+/// What is lost with a cluster, if anything is.
+fn running(of: &v1::ClusterLeaveAnswer) -> Option<String> {
+    let (workers, tasks) = (of.workers, of.tasks);
+    (workers > 0 || tasks > 0)
+        .then(|| format!("{workers} {} with {tasks} {}", plural(workers, "worker"), plural(tasks, "task")))
 }
 
 fn plural(count: u32, word: &str) -> String {
