@@ -1,5 +1,7 @@
 //! What an agent refuses, before anything is asked of the API server.
 
+mod api;
+
 use levers9_wire::ClusterId;
 use serde_json::json;
 
