@@ -14,5 +14,6 @@ RUN set -eu; \
     find / -xdev -type f -perm /6000 -exec chmod a-s {} +; \
     echo 'levers9:x:65532:65532:levers9:/tmp:/usr/sbin/nologin' >>/etc/passwd; \
     echo 'levers9:x:65532:' >>/etc/group; \
-    mkdir -p /var/lib/levers9/worker; \
+    mkdir -p /var/lib/levers9; \
+    mkdir -m 0700 /var/lib/levers9/worker; \
     chown -R 65532:65532 /var/lib/levers9

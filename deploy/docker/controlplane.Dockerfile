@@ -17,7 +17,7 @@ RUN set -eu; \
         /etc/passwd /etc/group /usr/share/doc/libc6/copyright /usr/share/doc/ca-certificates/copyright; \
     mkdir -p /least/usr/share/doc/libgcc-s1; \
     cp --dereference /usr/share/doc/libgcc-s1/copyright /least/usr/share/doc/libgcc-s1/; \
-    mkdir -m 0750 /least/var/lib/levers9; \
+    mkdir -m 0700 /least/var/lib/levers9; \
     chown 65532:65532 /least/var/lib/levers9
 
 FROM scratch
