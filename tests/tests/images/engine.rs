@@ -48,7 +48,8 @@ fn run(program: &str, args: &[&str]) -> Output {
     Output::of(command).ok()
 }
 
-fn has(program: &str) -> bool {
+/// Whether a program is on this machine.
+pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
