@@ -246,3 +246,6 @@ async fn version(api: &Api) -> Result<String, ApiError> {
     let version: Version = serde_json::from_slice(&body).map_err(ApiError::garbage)?;
     Ok(printable(&version.git_version, 64))
 }
+
+#[cfg(test)]
+mod tests;
