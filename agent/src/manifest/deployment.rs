@@ -7,7 +7,8 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy}
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, LocalObjectReference, NodeAffinity, NodeSelectorRequirement,
     NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec, PreferredSchedulingTerm,
-    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume, VolumeMount,
+    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};

@@ -246,7 +246,15 @@ fn the_deployment_field_by_field() {
                         "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
                         "seccompProfile": profile,
                     },
+                    "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+                        "weight": 100,
+                        "preference": { "matchExpressions": [
+                            { "key": "nvidia.com/gpu.product", "operator": "DoesNotExist" },
+                            { "key": "cloud.google.com/gke-accelerator", "operator": "DoesNotExist" },
+                        ] },
+                    }] } },
                     "tolerations": [
+                        { "key": "nvidia.com/gpu", "operator": "Exists" },
                         leaves("node.kubernetes.io/not-ready"), leaves("node.kubernetes.io/unreachable"),
                     ],
                     "containers": [{
