@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use levers9_tests::{Home, Live, Output};
 use serde_json::{Value, json};
@@ -114,17 +115,36 @@ impl Container {
         Output::of(self.command())
     }
 
-    /// Starts it; it ends when what is given back is dropped.
-    pub(crate) fn start(self) -> (Live, Self) {
-        (Live::spawn(self.command()), self)
+    /// Starts it.
+    pub(crate) fn start(self) -> Running {
+        Running { live: Live::spawn(self.command()), container: self }
     }
 }
 
-impl Drop for Container {
+/// A container that runs until it is dropped.
+pub(crate) struct Running {
+    /// Its program, or what stands for it out here.
+    pub(crate) live: Live,
+    container: Container,
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
-        // What runc notes of it, and its groups. There is nothing where it never started.
-        let mut delete = Command::new("runc");
-        delete.arg("--root").arg(self.folder().join("runc")).args(["delete", "--force", &self.id]);
-        let _gone = Output::of(delete);
+        self.live.kill9();
+        // Killed as it is, runc leaves the groups, which go once the last process is gone.
+        for _ in 0..100 {
+            let groups = groups(&self.container.id);
+            if groups.iter().filter(|group| fs::remove_dir(group).is_err()).count() == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
+}
+
+/// The control groups of a container, in either layout.
+fn groups(id: &str) -> Vec<PathBuf> {
+    let top = PathBuf::from("/sys/fs/cgroup");
+    let below = fs::read_dir(&top).into_iter().flatten().flatten().map(|entry| entry.path());
+    below.chain([top.clone()]).map(|folder| folder.join(id)).filter(|group| group.is_dir()).collect()
 }

@@ -127,16 +127,24 @@ impl Engine {
 
     /// Removes what a test left here that was killed while it built.
     fn tidy(self) {
-        let list = match self {
+        let orphan = |image: &str| {
+            let pid = image.strip_prefix(PREFIX).and_then(|rest| rest.split('/').next());
+            pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+        };
+        let containers = match self {
+            Self::Docker => self.run(&["ps", "--all", "--format", "{{.ID}} {{.Image}}"]),
+            Self::Buildah => self.run(&["containers", "--format", "{{.ContainerID}} {{.ImageName}}"]),
+        };
+        for (id, image) in containers.text().lines().filter_map(|line| line.split_once(' ')) {
+            if orphan(image.trim_start()) {
+                self.run(&["rm", id]);
+            }
+        }
+        let images = match self {
             Self::Docker => self.run(&["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]),
             Self::Buildah => self.run(&["images", "--format", "{{.Name}}:{{.Tag}}"]),
         };
-        for image in list.text().lines() {
-            let pid = image.strip_prefix(PREFIX).and_then(|rest| rest.split('/').next());
-            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                self.remove(image);
-            }
-        }
+        images.text().lines().filter(|image| orphan(image)).for_each(|image| self.remove(image));
     }
 
     /// Removes an image by its name; what others use of it stays.

@@ -79,19 +79,18 @@ fn a_worker_of_the_image_does_a_job() {
     ];
     let pod = Container::of(&images().worker, &words).host_network().empty_dir(DATA).empty_dir("/tmp");
     let pod = pod.env("LEVERS9_CONTROLPLANE", &text("address")).env("LEVERS9_WORKER_TOKEN", &text("token"));
-    let (mut worker, _pod) = pod.start();
+    let mut worker = pod.start();
     wait::until("the worker in the container is ready", START, || {
-        assert_eq!(worker.poll(), None, "the worker has ended:\n{}", worker.errors());
+        assert_eq!(worker.live.poll(), None, "the worker has ended:\n{}", worker.live.errors());
         let list = world.cli(&["worker", "list", "--format", "json"]).ok().json();
         let ready = list.as_array().is_some_and(|rows| rows.iter().any(|row| row["state"] == "ready"));
-        if ready { Ok(()) } else { Err(format!("{list}\n{}", worker.errors())) }
+        if ready { Ok(()) } else { Err(format!("{list}\n{}", worker.live.errors())) }
     });
     let job = "import os, sys; print(os.getuid(), sys.version_info.major); open('mine', 'w').write('x')";
     let said = world.cli(&["run", "--", "python3", "-c", job]).ok();
     assert_eq!(said.text(), "65532 3\n", "{}", said.stderr);
     let said = world.cli(&["run", "--", "sh", "-c", "echo no >&2; exit 7"]).with_code(7);
     assert!(said.stderr.contains("no\n"), "{}", said.stderr);
-    worker.kill9();
 }
 
 #[test]
@@ -101,10 +100,10 @@ fn a_controlplane_of_the_image_serves() {
     let config = format!("data: /var/lib/levers9/data\nquic: {any}\ngrpc: {any}\nhttp: {any}\n");
     let pod = Container::of(&images().controlplane, &["levers9-controlplane"]).host_network();
     let pod = pod.file("/etc/levers9/controlplane.yaml", &config).empty_dir("/var/lib/levers9");
-    let (mut controlplane, _pod) = pod.start();
+    let mut controlplane = pod.start();
     let port = wait::until("the controlplane in the container is ready", START, || {
-        let log = controlplane.errors();
-        assert_eq!(controlplane.poll(), None, "the controlplane has ended:\n{log}");
+        let log = controlplane.live.errors();
+        assert_eq!(controlplane.live.poll(), None, "the controlplane has ended:\n{log}");
         let at = log.split(" http=").nth(1).and_then(|rest| rest.split_whitespace().next());
         at.and_then(|at| at.rsplit(':').next()?.parse::<u16>().ok()).ok_or(log)
     });
@@ -112,7 +111,6 @@ fn a_controlplane_of_the_image_serves() {
     wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("it is sent");
     let answer = wire.answer("GET").expect("an answer");
     assert_eq!(answer.status(), 200, "{}", answer.text());
-    controlplane.kill9();
 }
 
 #[test]
@@ -128,11 +126,10 @@ fn an_agent_of_the_image_starts_and_says_what_it_lacks() {
         "--image-repository",
         "registry.example.org/levers9/worker",
     ];
-    let (mut agent, _pod) = Container::of(&images().worker, &words).start();
+    let mut agent = Container::of(&images().worker, &words).start();
     wait::until("the agent misses the API server of Kubernetes", START, || {
-        let log = agent.errors();
-        assert_eq!(agent.poll(), None, "the agent has ended:\n{log}");
+        let log = agent.live.errors();
+        assert_eq!(agent.live.poll(), None, "the agent has ended:\n{log}");
         if log.contains("API server") { Ok(()) } else { Err(log) }
     });
-    agent.kill9();
 }
