@@ -2,6 +2,39 @@
 //! what it says of that. The watches feed it facts, the session asks for
 //! reports, orders ask for room. Pure: it takes the time as an argument and
 //! does no I/O.
+//!
+//! A watch is replayed like this; the agent's own watches do the same:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use levers9_agent::capacity::Terms;
+//! use levers9_agent::picture::Picture;
+//! use levers9_agent::picture::facts::{Eye, Kind};
+//! use levers9_agent::picture::lent::Lent;
+//! use tokio::time::Instant;
+//!
+//! let eye = Eye { lent: Lent::read(["pool=a"]), terms: Terms::new("levers9", "a cluster's id") };
+//! let mut picture = Picture::new(eye.lent.problem());
+//! // What the lists said: objects as JSON, as the API server writes them.
+//! let node = r#"{"metadata": {"name": "n", "labels": {"pool": "a"}}, "status": {"allocatable": {"cpu": "4"}}}"#;
+//! picture.replace(Kind::Nodes, vec![eye.read(Kind::Nodes, node)?], Instant::now());
+//! picture.replace(Kind::Pods, Vec::new(), Instant::now());
+//! picture.replace(Kind::Jobs, Vec::new(), Instant::now());
+//! // What the watches say from then on.
+//! let pod = r#"{"metadata": {"name": "p", "namespace": "x"}, "spec": {"nodeName": "n", "containers": []}}"#;
+//! let fact = eye.read(Kind::Pods, pod)?;
+//! picture.put(fact.clone());
+//! picture.remove(&fact);
+//! picture.proved(Kind::Pods, Instant::now());
+//! // Once a second where something came, and for every report.
+//! picture.settle();
+//! let report = picture.report(Instant::now(), 0, Duration::ZERO);
+//! assert_eq!((report.nodes.len(), report.nodes_in_cluster), (1, 1));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod books;
 pub mod facts;
