@@ -68,13 +68,8 @@ impl ApiServer {
     /// What to call a command with so that it uses this server, as context `lab`.
     pub(crate) fn kubeconfig(&self, home: &Home) -> String {
         let path = home.path().join("kubeconfig");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "lab",
-            "clusters": [{ "name": "c", "cluster": { "server": self.url() } }],
-            "users": [{ "name": "u", "user": { "token": "kubernetes-token" } }],
-            "contexts": [{ "name": "lab", "context": { "cluster": "c", "user": "u" } }],
-        });
-        std::fs::write(&path, config.to_string()).unwrap();
+        let user = json!({ "token": "kubernetes-token" });
+        std::fs::write(&path, kubeconfig(&self.url(), &user)).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
@@ -93,6 +88,17 @@ impl ApiServer {
     pub(crate) fn paths(&self) -> Vec<String> {
         self.inner.objects.lock().unwrap().keys().cloned().collect()
     }
+}
+
+/// The text of a kubeconfig with one context, `lab`.
+pub(crate) fn kubeconfig(server: &str, user: &Value) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+        "clusters": [{ "name": "c", "cluster": { "server": server } }],
+        "users": [{ "name": "u", "user": user }],
+        "contexts": [{ "name": "lab", "context": { "cluster": "c", "user": "u" } }],
+    });
+    config.to_string()
 }
 
 impl Inner {

@@ -1,12 +1,18 @@
 //! Attaching a cluster: what is checked before anything is registered, what is
 //! applied, and what is said when the agent does not come.
 
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::Stdio;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use levers9_wire::v1::{self, FailureCode, call_answer::Answer, call_open::Request};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::api::{ApiServer, status};
+use super::api::{ApiServer, kubeconfig, status};
 use super::{agents_token, answering, id, manifest, nodes, settings};
 use crate::fake::{Fake, failure};
 use crate::support::{Did, Home};
@@ -304,6 +310,7 @@ fn a_manifest_for_others_to_apply_needs_no_kubeconfig_and_holds_the_token() {
     let expected = "\
 levers9: cluster \"gpus\" is registered as 019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6c
 levers9: what was printed holds a secret, the token of the cluster's agent; apply it with: kubectl apply -f -
+levers9: the nodes were not looked at; of a cluster of Google, Amazon or Microsoft say so: --flavor gke, eks or aks
 levers9: its agent comes by itself then; look: levers9 cluster list";
     assert_eq!(did.err, expected);
     assert_eq!(super::did(&fake), ["join"]);
@@ -336,6 +343,108 @@ fn an_api_server_that_is_none_is_said_to_be_none() {
 }
 
 #[test]
+fn an_api_server_that_hangs_or_hangs_up_is_given_up_in_bounded_time() {
+    let fake = controlplane("process", CP, true);
+    let home = crate::home(&fake);
+    let join = |answer: &'static str, hang: bool| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let _gone = stream.write_all(answer.as_bytes());
+                if hang {
+                    held.push(stream);
+                }
+            }
+        });
+        let path = home.path().join(if hang { "hangs" } else { "hangs-up" });
+        std::fs::write(&path, kubeconfig(&server, &json!({}))).unwrap();
+        let args = ["cluster", "join", "gpus", "--gpu", "L40S"];
+        let did = home.run_with(&args, &[("KUBECONFIG", path.to_str().unwrap())], "");
+        assert_eq!((did.code, did.out.as_str()), (1, ""));
+        did.err.replace(&server, "[API]")
+    };
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 400\r\n\r\n";
+    let err = join(head, false);
+    assert!(err.starts_with("error: the API server at [API] cannot be reached: "), "{err}");
+    let started = Instant::now();
+    let err = join(head, true);
+    let expected = "error: the API server at [API] does not answer: nothing came in 10 s when it was to be asked for \
+                    its version\nhint: is it up";
+    assert!(err.starts_with(expected), "{err}");
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert_eq!(super::did(&fake), [""; 0]);
+}
+
+/// Reads until a line has this in it; gives all that was read.
+fn read_until(reader: &mut impl BufRead, text: &str) -> String {
+    let mut all = String::new();
+    while !all.contains(text) {
+        assert!(reader.read_line(&mut all).unwrap() > 0, "it never came to {text:?}: {all}");
+    }
+    all
+}
+
+#[test]
+fn an_interrupt_while_waiting_leaves_it_attached_and_one_before_undoes_it() {
+    let join = |server: &ApiServer, until: &str| {
+        let fake = controlplane("process", CP, false);
+        let home = crate::home(&fake);
+        let args = ["cluster", "join", "gpus", "--gpu", "L40S"];
+        let mut command = home.command(&args);
+        command.env("KUBECONFIG", server.kubeconfig(&home));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut said = read_until(&mut err, until);
+        crate::tell(&child, Signal::SIGINT);
+        err.read_to_string(&mut said).unwrap();
+        (child.wait().unwrap().code(), said, super::did(&fake))
+    };
+    let (code, said, did) = join(&server(&[(NODE, gpu_node())]), "the agent: ");
+    assert!(code == Some(130) && said.contains("cluster \"gpus\" stays attached"), "{code:?} {said}");
+    assert!(!did.contains(&"leave"), "{did:?}");
+    let hangs = ApiServer::start(&[(NODE, gpu_node())], |asked| {
+        if asked.method == "PATCH" && asked.path == SECRET {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        None
+    });
+    let (code, said, did) = join(&hangs, "applied RoleBinding");
+    assert!(
+        code == Some(130) && said.contains("rolled back: the cluster is detached again"),
+        "{code:?} {said}"
+    );
+    assert_eq!(did, ["join", "leave"]);
+}
+
+#[test]
+fn a_cluster_that_is_detached_meanwhile_is_waited_for_no_longer() {
+    let fake = answering(|request, _| match request {
+        Request::ClusterJoin(_) => Answer::ClusterJoin(v1::ClusterJoinAnswer {
+            cluster: id(),
+            token: agents_token(),
+            manifest: Some(manifest("process", settings())),
+        }),
+        _ => Answer::Failure(failure(FailureCode::NotFound, "there is no cluster \"gpus\"", "")),
+    });
+    let did = join(&fake, &server(&[(NODE, gpu_node())]), &[]);
+    assert!(did.code == 1 && did.err.ends_with("error: there is no cluster \"gpus\""), "{}", did.err);
+}
+
+#[test]
+fn a_namespace_of_others_keeps_what_it_says_of_itself() {
+    let labels = json!({ "app.kubernetes.io/managed-by": "Helm" });
+    let namespace = json!({ "metadata": { "name": "levers9", "labels": labels } });
+    let server = server(&[(NODE, gpu_node()), ("/api/v1/namespaces/levers9", namespace)]);
+    let did = join(&controlplane("process", CP, true), &server, &[]);
+    assert_eq!(did.code, 0, "{}", did.err);
+    // What was applied over it; a real server keeps the rest.
+    let applied = server.object("/api/v1/namespaces/levers9").unwrap()["metadata"]["labels"].clone();
+    assert_eq!(applied, json!({ "levers9/cluster": super::ID }));
+}
+
+#[test]
 fn a_kubeconfig_that_is_none_is_said_before_anything_is_asked() {
     let home = Home::new().with_context("here", CP);
     let join = |kubeconfig: &str, more: &[&str]| {
@@ -359,16 +468,11 @@ fn a_kubeconfig_that_is_none_is_said_before_anything_is_asked() {
     let server = server(&[]);
     let err = join(&server.kubeconfig(&home), &["--kube-context", "prod"]);
     assert_eq!(err, "error: the kubeconfig has no context \"prod\"\nhint: there are lab");
-    let plugin = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "lab",
-        "clusters": [{ "name": "c", "cluster": { "server": server.url() } }],
-        "users": [{ "name": "u", "user": { "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
-            "command": "sh", "args": ["-c", "echo hunter2; echo 'please log in' >&2; exit 3"] } } }],
-        "contexts": [{ "name": "lab", "context": { "cluster": "c", "user": "u" } }],
-    });
+    let plugin = json!({ "exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+        "command": "sh", "args": ["-c", "echo hunter2; echo 'please log in' >&2; exit 3"] } });
     let path = home.path().join("plugin");
-    std::fs::write(&path, plugin.to_string()).unwrap();
+    std::fs::write(&path, kubeconfig(&server.url(), &plugin)).unwrap();
     assert_eq!(
         join(path.to_str().unwrap(), &[]),
         "error: the kube context \"lab\" cannot be used: the credential plugin failed with exit status: 3: \

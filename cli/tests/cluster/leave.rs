@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::api::{ApiServer, status};
 use super::{ID, answering, id, manifest, settings};
 use crate::fake::Fake;
+use crate::reach::terminal::Screen;
 use crate::support::{Did, token};
 
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/levers9-agent-observe";
@@ -84,6 +85,23 @@ removed from namespace \"levers9\"
 hint: say so with --yes";
     assert_eq!((did.code, did.out.as_str(), did.err.as_str()), (2, "", expected));
     assert_eq!((super::did(&fake), server.asked("DELETE").len()), (vec!["ask about leaving"], 0));
+}
+
+#[test]
+fn at_a_terminal_it_is_asked_and_only_a_yes_is_one() {
+    let fake = controlplane();
+    let home = crate::home(&fake);
+    let args = ["cluster", "leave", "gpus", "--keep-agent"];
+    for (keys, code) in [("\n", 1), ("no\n", 1), ("y\n", 0)] {
+        let mut screen = Screen::new(24, 200);
+        let mut child = screen.start(&home, &args);
+        screen.shows("detach cluster \"gpus\"? 1 worker with 2 tasks there will be lost [y/N] ");
+        screen.types(keys.as_bytes());
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{keys:?}");
+        screen.shows(if code == 0 { "is detached" } else { "nothing was done" });
+    }
+    let asked = "ask about leaving";
+    assert_eq!(super::did(&fake), [asked, asked, asked, "leave"]);
 }
 
 #[test]

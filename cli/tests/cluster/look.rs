@@ -208,3 +208,15 @@ PENDING: it waits for a card";
     assert_eq!(shown["task"], task);
     assert_eq!((&shown["status"], &shown["places"][1]["node"]), (&"PENDING".into(), &"gpu-1".into()));
 }
+
+#[test]
+fn workers_are_listed_with_their_node_where_there_are_clusters() {
+    let worker = |node: &str| v1::Worker { node: node.to_owned(), ..v1::Worker::default() };
+    let fake = answering(move |_, before| {
+        let nodes = if before == 0 { vec![worker("gpu-1"), worker("")] } else { vec![worker("")] };
+        Answer::WorkerList(v1::WorkerListAnswer { workers: nodes })
+    });
+    let head = |did: Did| did.out.lines().next().unwrap_or_default().to_owned();
+    assert!(head(run(&fake, &["worker", "list"])).contains("HOST  NODE   CPU FREE"));
+    assert!(head(run(&fake, &["worker", "list"])).contains("HOST  CPU FREE"));
+}

@@ -3,7 +3,7 @@
 
 mod exec;
 mod forward;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use crate::support::Home;
 use crate::{home, tell};
 
 /// A terminal with somebody who looks at it.
-struct Screen {
+pub(crate) struct Screen {
     keys: File,
     line: OwnedFd,
     found: Termios,
@@ -52,7 +52,7 @@ fn start_at(line: &OwnedFd, home: &Home, args: &[&str]) -> Child {
 }
 
 impl Screen {
-    fn new(rows: u16, columns: u16) -> Self {
+    pub(crate) fn new(rows: u16, columns: u16) -> Self {
         let (keys, line) = pair();
         let found = tcgetattr(&line).unwrap();
         let shown = Arc::new(Mutex::new(Vec::new()));
@@ -70,7 +70,7 @@ impl Screen {
     }
 
     /// Starts the command at this terminal, as a shell would.
-    fn start(&self, home: &Home, args: &[&str]) -> Child {
+    pub(crate) fn start(&self, home: &Home, args: &[&str]) -> Child {
         start_at(&self.line, home, args)
     }
 
@@ -98,11 +98,11 @@ impl Screen {
 
     /// Waits until this is shown.
     #[track_caller]
-    fn shows(&self, text: &str) {
+    pub(crate) fn shows(&self, text: &str) {
         wait_for(|| self.text(), |shown| shown.contains(text));
     }
 
-    fn types(&mut self, keys: &[u8]) {
+    pub(crate) fn types(&mut self, keys: &[u8]) {
         self.keys.write_all(keys).unwrap();
     }
 

@@ -28,6 +28,8 @@ use crate::settings::{JoinSettings, Target};
 use crate::signals::Signals;
 use crate::view::{NodesView, id_text};
 
+/// The label that says who manages an object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// How often it is asked whether the agent has come.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -77,6 +79,12 @@ async fn print_only(target: &Target, settings: &JoinSettings, printer: &mut Prin
     let result = match printed {
         Ok(()) => {
             printer.note("what was printed holds a secret, the token of the cluster's agent; apply it with: kubectl apply -f -");
+            if settings.settings.flavor.is_empty() {
+                printer.note(
+                    "the nodes were not looked at; of a cluster of Google, Amazon or Microsoft say so: \
+                     --flavor gke, eks or aks",
+                );
+            }
             printer.note("its agent comes by itself then; look: levers9 cluster list");
             Ok(exit::DONE)
         }
@@ -275,6 +283,10 @@ async fn set_up(
         if object.kind == "Namespace" {
             let labels = &mut object.value["metadata"]["labels"];
             keep_level(labels, runtime, surveyed.namespace, level);
+            if let Some(labels) = labels.as_object_mut().filter(|_| surveyed.namespace) {
+                // One that was there is perhaps somebody else's to manage.
+                drop(labels.remove(MANAGED_BY));
+            }
         }
         kube.apply(object).await?;
         printer.note(&format!("applied {}", object.title()));
