@@ -62,6 +62,11 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// The data folder is open to others, and only its owner can close it.
+    #[error(
+        "the data folder {0} is open to other users and not ours to close; name a folder inside it, which is made: data: {0}/data"
+    )]
+    OpenFolder(String),
     /// The database cannot be opened.
     #[error("{}", .0.chain())]
     Store(StoreError),
@@ -334,11 +339,24 @@ fn make_folder(folder: &Path) -> Result<(), StartError> {
     let failed = |source| StartError::Folder { folder: folder.display().to_string(), source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     let mode = std::fs::metadata(folder).map_err(failed)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        tracing::warn!(folder = %folder.display(), "the data folder was open to other users; closing it to them");
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    if mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    match std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)) {
+        Ok(()) => {
+            tracing::warn!(folder = %folder.display(), "the data folder was open to other users; closed it to them");
+            Ok(())
+        }
+        // The top of a mounted volume belongs to whoever mounted it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && mode & 0o007 == 0 => {
+            tracing::warn!(folder = %folder.display(), "the data folder is another user's and open to its group");
+            Ok(())
+        }
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            Err(StartError::OpenFolder(folder.display().to_string()))
+        }
+        Err(source) => Err(failed(source)),
+    }
 }
 
 fn open_keys(config: &Config) -> Result<Keyring, StartError> {

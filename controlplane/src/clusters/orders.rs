@@ -311,6 +311,5 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
         enrolment_token: secret.expose().to_owned(),
         runtime: RUNTIME.to_owned(),
         host_network: state.options.worker.host_network && RUNTIME != "process",
-        ..v1::CreateWorker::default()
     }))
 }

@@ -223,14 +223,15 @@ fn why_not(
     if stale {
         return "the last report is too old".to_owned();
     }
-    let closed = why_withheld(node);
-    if !closed.is_empty() {
-        return closed.to_owned();
-    }
+    // Before what it takes: a worker's pod that does not start holds its node's cards.
     let coming = |w: &&Ordered| w.row.node == node.name && w.row.state == PoolWorkerState::Pending;
     if let Some(worker) = workers.iter().find(coming) {
         let told = if worker.reason.is_empty() { String::new() } else { format!(": {}", worker.reason) };
         return format!("a worker is on its way there{told}");
+    }
+    let closed = why_withheld(node);
+    if !closed.is_empty() {
+        return closed.to_owned();
     }
     match cluster.resting.get(&node.name).filter(|rest| rest.until > clock) {
         Some(rest) => {

@@ -111,6 +111,7 @@ fn pool_worker(worker: &Ordered, clusters: &[ClusterNow]) -> PoolWorker {
         in_report: job.is_some_and(|job| job.phase == i32::from(JobPhase::Running)),
         idle_since: worker.idle_since,
         ordered: worker.since,
+        held_up: if row.state == PoolWorkerState::Pending { worker.reason.clone() } else { String::new() },
     }
 }
 

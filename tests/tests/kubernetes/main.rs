@@ -2,6 +2,7 @@
 //! The real parts on a real control plane of Kubernetes, with nodes that are
 //! only objects and a kubelet that runs pods as processes.
 
+mod failures;
 mod join;
 mod lab;
 mod support;

@@ -71,6 +71,11 @@ impl Job {
     pub(super) fn pending(&self) -> bool {
         !self.running && !self.failed && self.deleted.is_none()
     }
+
+    /// It is there or coming, and nobody has ordered its end.
+    pub(super) fn stays(&self) -> bool {
+        !self.failed && self.deleted.is_none()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -416,6 +421,7 @@ impl World {
             in_report: false,
             idle_since: None,
             ordered: now,
+            held_up: String::new(),
         });
         Ok(())
     }

@@ -256,6 +256,7 @@ fn anything(seed: u64) -> (Instant, Vec<Pool>, Vec<PoolWorker>, Vec<Waiting>, Re
         in_report: rng.random_range(0..2) == 0,
         idle_since: (rng.random_range(0..2) == 0).then(|| now - s(rng.random_range(0..900))),
         ordered: now - s(rng.random_range(0..400)),
+        held_up: String::new(),
     };
     let workers = (0..rng.random_range(0..8u8)).map(|at| worker(at, &mut rng)).collect();
     let task = |at: u8, rng: &mut StdRng| {
@@ -334,8 +335,7 @@ proptest! {
             noted.note(pool, now);
             later.push(PoolWorker {
                 id, pool, node, stage: Stage::Pending, amounts, gpu_type, scope,
-                in_report: false, idle_since: None, ordered: now,
-            });
+                in_report: false, idle_since: None, ordered: now, held_up: String::new() });
         }
         let again = plan(&Situation { workers: &later, recent: &noted, ..with });
         let again = again.iter().filter(|step| matches!(step, Step::Start { .. })).count();
@@ -392,7 +392,7 @@ proptest! {
                 for cluster in &world.clusters {
                     for machine in &cluster.machines {
                         let here = cluster.jobs.iter().filter(|job| job.node == machine.name && !job.used);
-                        let count = here.filter(|job| job.running || job.pending()).count();
+                        let count = here.filter(|job| job.stays()).count();
                         prop_assert!(count <= 1, "{} unused on {}", count, machine.name);
                     }
                 }

@@ -120,6 +120,7 @@ impl Case {
             in_report: false,
             idle_since: None,
             ordered: self.now,
+            held_up: String::new(),
         });
         self.workers.last_mut().unwrap()
     }

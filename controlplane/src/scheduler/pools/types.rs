@@ -284,6 +284,8 @@ pub struct PoolWorker {
     pub idle_since: Option<Instant>,
     /// When it was ordered. Of equal ones the first in the list is the older.
     pub ordered: Instant,
+    /// What keeps its pod from starting, for those who may know; may be empty.
+    pub held_up: String,
 }
 
 impl PoolWorker {

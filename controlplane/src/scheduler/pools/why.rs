@@ -336,7 +336,7 @@ impl Teller<'_> {
                     false => say(Reason::Resting),
                 }
             }
-            Some(Closed::Pending) => self.pending(site),
+            Some(Closed::Pending) => self.pending(site, owned),
             None if fit.is_err() => self.taken(site, owned),
             None if self.chosen == Some(at) => say(Reason::Room),
             None => say(Reason::Promised),
@@ -344,7 +344,7 @@ impl Teller<'_> {
     }
 
     /// Of a node with a pending worker.
-    fn pending(&self, site: &Site<'_>) -> (Reason, String, String) {
+    fn pending(&self, site: &Site<'_>, owned: bool) -> (Reason, String, String) {
         let comes_here = |at: usize| {
             let coming = &self.board.coming[at];
             coming.ground == site.ground && coming.node == site.node.name
@@ -354,7 +354,16 @@ impl Teller<'_> {
         } else {
             "a worker for other tasks is coming there; never two at once"
         };
-        (Reason::Pending, text.to_owned(), "when the worker is there".to_owned())
+        let pool = self.board.grounds[site.ground].pool;
+        let here =
+            |w: &&PoolWorker| w.pool == pool.id && w.node == site.node.name && w.stage == Stage::Pending;
+        let told = self.with.workers.iter().find(here).map_or("", |worker| &worker.held_up);
+        let text = if owned && !told.is_empty() {
+            format!("{text}; its pod waits: {told}")
+        } else {
+            text.to_owned()
+        };
+        (Reason::Pending, text, "when the worker is there".to_owned())
     }
 
     /// Of a node whose room is taken: by whom.
