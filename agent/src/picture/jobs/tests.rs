@@ -1,3 +1,5 @@
+//! What the Jobs of workers come to, and which are doomed.
+
 use super::*;
 
 use proptest::prelude::*;
