@@ -125,7 +125,7 @@ fn plugin(kubeconfig: &Kubeconfig, context: &str) -> Option<String> {
 }
 
 fn unreadable(problem: &KubeconfigError) -> Error {
-    let hint = "point KUBECONFIG at one; to apply the objects from another machine: --manifest-only";
+    let hint = "point KUBECONFIG at one";
     match problem {
         KubeconfigError::FindPath => Error::failed("there is no kubeconfig").hint(hint),
         KubeconfigError::ReadConfig(cause, path) if cause.kind() == io::ErrorKind::NotFound => {

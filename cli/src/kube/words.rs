@@ -34,10 +34,7 @@ pub(super) fn explain(kube: &Kube, what: &str, problem: &::kube::Error) -> Error
         ::kube::Error::FromUtf8(_) => garbage(kube),
         other => Error::failed(format!("the API server at {server} cannot be reached"))
             .because(plain(other))
-            .hint(format!(
-                "is it up, and may this machine reach it? kubectl --context {context} get nodes; \
-                 to apply the objects from a machine that reaches it: --manifest-only"
-            )),
+            .hint(format!("is it up, and may this machine reach it? kubectl --context {context} get nodes")),
     }
 }
 

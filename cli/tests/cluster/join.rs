@@ -50,6 +50,9 @@ fn controlplane(runtime: &'static str, address: &'static str, agent_comes: bool)
     })
 }
 
+/// What is always said when the cluster is not reached from here.
+const ELSEWHERE: &str = "to apply the objects from a machine that reaches the cluster: --manifest-only";
+
 const CP: &str = "levers9://cp.example:443";
 
 fn server(objects: &[(&str, Value)]) -> ApiServer {
@@ -463,11 +466,17 @@ fn a_kubeconfig_that_is_none_is_said_before_anything_is_asked() {
     std::fs::write(&broken, "users:\n- user:\n    token: hunter2\n  - bad: [\n").unwrap();
     assert_eq!(
         join(broken.to_str().unwrap(), &[]),
-        "error: the kubeconfig cannot be understood: line 4, column 5: this is no YAML, or not that of a kubeconfig"
+        format!(
+            "error: the kubeconfig cannot be understood: line 4, column 5: this is no YAML, or not that of a \
+             kubeconfig\nhint: {ELSEWHERE}"
+        )
     );
     let server = server(&[]);
     let err = join(&server.kubeconfig(&home), &["--kube-context", "prod"]);
-    assert_eq!(err, "error: the kubeconfig has no context \"prod\"\nhint: there are lab");
+    assert_eq!(
+        err,
+        format!("error: the kubeconfig has no context \"prod\"\nhint: there are lab; {ELSEWHERE}")
+    );
     let plugin = json!({ "exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
         "command": "sh", "args": ["-c", "echo hunter2; echo 'please log in' >&2; exit 3"] } });
@@ -475,8 +484,10 @@ fn a_kubeconfig_that_is_none_is_said_before_anything_is_asked() {
     std::fs::write(&path, kubeconfig(&server.url(), &plugin)).unwrap();
     assert_eq!(
         join(path.to_str().unwrap(), &[]),
-        "error: the kube context \"lab\" cannot be used: the credential plugin failed with exit status: 3: \
-         please log in\nhint: its credential plugin is \"sh\"; does it work with kubectl? \
-         kubectl --context lab get nodes"
+        format!(
+            "error: the kube context \"lab\" cannot be used: the credential plugin failed with exit status: 3: \
+             please log in\nhint: its credential plugin is \"sh\"; does it work with kubectl? \
+             kubectl --context lab get nodes; {ELSEWHERE}"
+        )
     );
 }

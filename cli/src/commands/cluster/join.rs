@@ -58,7 +58,13 @@ pub(super) fn run(target: &Target, settings: &JoinSettings, printer: &mut Printe
         if settings.manifest_only {
             return Box::pin(print_only(target, settings, printer)).await;
         }
-        let (kube, version) = Kube::connect(settings.kube_context.as_deref()).await?;
+        let connected = Kube::connect(settings.kube_context.as_deref()).await;
+        let (kube, version) = connected.map_err(|error| {
+            let hint = error.hint_text().map(|hint| format!("{hint}; ")).unwrap_or_default();
+            error.hint(format!(
+                "{hint}to apply the objects from a machine that reaches the cluster: --manifest-only"
+            ))
+        })?;
         printer.note(&format!("context {:?} reaches Kubernetes {version} at {}", kube.context, kube.server));
         let surveyed = look(&kube, settings, printer).await?;
         let client = Client::connect(target).await?;
