@@ -279,7 +279,6 @@ fn env(create: &Create, settings: &Settings) -> Vec<EnvVar> {
         plain("LEVERS9_CONTROLPLANE", &settings.controlplane),
         plain("LEVERS9_WORKER_TOKEN", create.enrolment.expose()),
         field("LEVERS9_NODE", "spec.nodeName"),
-        field("LEVERS9_POD_UID", "metadata.uid"),
     ];
     env.extend(create.env.0.iter().map(|(name, value)| plain(name, &String::from_utf8_lossy(value))));
     env

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, DATE};
 use http::{Method, Request, Response};
-use hyper::body::Body as _;
+use http_body::Body as _;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::fmt::rfc2822;
 use kube::client::Body;

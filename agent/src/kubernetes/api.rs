@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, DATE};
 use http::{Request, Response, StatusCode};
-use hyper::body::Body as _;
+use http_body::Body as _;
 use k8s_openapi::jiff::fmt::rfc2822;
 use kube::client::Body;
 use levers9_wire::clock;

@@ -91,7 +91,6 @@ fn env() -> Value {
         { "name": "LEVERS9_CONTROLPLANE", "value": ADDRESS },
         { "name": "LEVERS9_WORKER_TOKEN", "value": "l9_enrolment_once" },
         { "name": "LEVERS9_NODE", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
-        { "name": "LEVERS9_POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } },
         { "name": "LEVERS9_LOG", "value": "debug,$$(LEVERS9_WORKER_TOKEN)" },
     ])
 }

@@ -34,9 +34,10 @@ fn a_cluster_is_joined_runs_a_job_and_leaves() {
     let workers = site.json(&["worker", "list"]);
     assert_eq!(workers[0]["node"], "gpu-1", "{workers:#}");
     assert_eq!(workers[0]["pool"], "my-gke", "{workers:#}");
-    let node = site.wait_node("my-gke", "gpu-1", "is taken", |node| node["workers"] == 1);
-    assert_eq!(node["levers9"]["cards"], 2, "{node:#}");
-    assert_eq!(node["offered"], false, "{node:#}");
+    let node = site.wait_node("my-gke", "gpu-1", "is taken", |node| {
+        node["workers"] == 1 && node["levers9"]["cards"] == 2
+    });
+    assert_eq!((&node["offered"], &node["withheld"]), (&false.into(), &"no-free-card".into()), "{node:#}");
 
     let left = site.kube(&["cluster", "leave", "my-gke", "--yes"]).ok();
     assert!(left.stderr.contains("token"), "{}", left.stderr);
