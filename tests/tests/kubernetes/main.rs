@@ -5,4 +5,5 @@
 mod failures;
 mod join;
 mod lab;
+mod rights;
 mod support;
