@@ -275,8 +275,9 @@ fn reports_of_nodes() {
             jobs: vec![job],
             problem: String::new(),
             nodes_in_cluster: 3,
+            jobs_age_ms: 200,
         },
-        "43        # the frame has 67 bytes
+        "46        # the frame has 70 bytes
          08 dc 0b  # 1 age: 1500 ms
          12 1f     # 2 a node: 31 bytes
          0a 02 6e 31                # 1 name: \"n1\"
@@ -290,7 +291,8 @@ fn reports_of_nodes() {
          12 02 6e 31                # 2 node: \"n1\"
          18 01                      # 3 phase: pending
          28 ac 02                   # 5 age: 300 ms
-         28 03     # 5 nodes in the cluster: 3",
+         28 03     # 5 nodes in the cluster: 3
+         30 c8 01  # 6 age of the jobs: 200 ms",
     );
 }
 
