@@ -54,6 +54,13 @@ fn find_own(state: &Shared, who: &Identity, name: &str) -> Result<ClusterNow, Re
     Ok(found)
 }
 
+fn clusters(count: u32) -> String {
+    match count {
+        1 => "1 cluster".to_owned(),
+        count => format!("{count} clusters"),
+    }
+}
+
 fn manifest(state: &Shared, cluster: &ClusterNow) -> v1::ClusterManifest {
     let row = &cluster.row;
     v1::ClusterManifest {
@@ -107,7 +114,8 @@ pub(super) async fn join(state: &Shared, who: &Identity, asked: v1::ClusterJoinR
                 .hint("levers9 cluster manifest NAME | kubectl apply -f - installs it again; levers9 cluster leave NAME detaches it"));
         }
         Attached::QuotaFull(have) => {
-            let text = format!("this workspace has {have} clusters, as many as it may");
+            let (have, may) = (clusters(have), quota.unwrap_or_default());
+            let text = format!("this workspace has {have}, and may have {may}");
             return Err(Refused::new(FailureCode::Denied, text)
                 .hint("detach one: levers9 cluster leave NAME; or have an admin raise worker.attachedClusters.quotaPerWorkspace"));
         }

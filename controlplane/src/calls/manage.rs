@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Answered, Refused, allowed};
 use crate::auth::{Action, Identity, authorize, mint};
+use crate::clusters::view::is_own;
 use crate::scheduler::{candidates, free_on, held_by};
 use crate::sessions::WorkerNow;
 use crate::state::{Shared, now_ms};
@@ -48,10 +49,23 @@ pub(super) async fn worker_list(state: &Shared, who: &Identity) -> Answered {
             who.kind == TokenKind::Admin || worker.serves().is_none_or(|own| Some(own) == who.workspace);
         if mine {
             let containers = held_by(state, worker.id).await?.len();
-            workers.push(to_worker(state, &worker, free_on(&candidates, worker.id), containers));
+            let shown = to_worker(state, &worker, free_on(&candidates, worker.id), containers);
+            workers.push(if is_at_home(state, who, &worker) { shown } else { without_place(shown) });
         }
     }
     Ok(call_answer::Answer::WorkerList(v1::WorkerListAnswer { workers }))
+}
+
+/// Whether somebody may know on which machine a worker is: not in a shared
+/// cluster of another workspace, which a worker of theirs may be in.
+fn is_at_home(state: &Shared, who: &Identity, worker: &WorkerNow) -> bool {
+    let Some(cluster) = worker.cluster else { return true };
+    state.clusters.get(cluster).map_or(who.kind == TokenKind::Admin, |of| is_own(who, &of))
+}
+
+/// A host's name may be its node's.
+fn without_place(worker: v1::Worker) -> v1::Worker {
+    v1::Worker { hostname: String::new(), node: String::new(), ..worker }
 }
 
 fn to_worker(

@@ -7,3 +7,4 @@ mod join;
 mod lab;
 mod rights;
 mod support;
+mod tenancy;
