@@ -1,4 +1,4 @@
-//! Where the binaries under test are: beside the test executable.
+//! Where the binaries under test are: beside the test executable, or above it.
 
 use std::path::PathBuf;
 
@@ -29,6 +29,8 @@ pub fn all() -> Vec<PathBuf> {
 
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("the test knows its own path");
-    // target/debug/deps/faults-0123456789abcdef
-    test.ancestors().nth(2).expect("the test is in target/<profile>/deps").to_owned()
+    // target/debug/deps/faults-0123456789abcdef, or a binary of the tests, target/debug/levers9-test-lab.
+    let folder = test.parent().expect("a file is in a folder");
+    let above = folder.parent().filter(|_| folder.ends_with("deps"));
+    above.unwrap_or(folder).to_owned()
 }
