@@ -7,7 +7,7 @@ TOOLS := $(CACHE)/tools
 CARGO_DENY_VERSION := 0.20.2
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: dev build images test test-services lint fmt bench clean
+.PHONY: dev build images test lab test-services lint fmt bench clean
 
 # The main job on embedded defaults: a controlplane and a worker on this machine.
 dev:
@@ -27,6 +27,11 @@ images:
 test: test-services
 	cargo build --workspace --bins
 	cargo test --workspace --no-fail-fast
+
+# A Kubernetes control plane with nodes that are only objects, to try `levers9 cluster` on. Needs root.
+lab: test-services
+	cargo build --workspace --bins
+	@$(CARGO_TARGET_DIR)/debug/levers9-test-lab
 
 test-services:
 	@./.ci/services
