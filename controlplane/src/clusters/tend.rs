@@ -110,17 +110,18 @@ fn pending(view: &View, now: Instant) -> Act {
 }
 
 fn running(view: &View) -> Act {
-    let (Some(away), Some((taken, job))) = (view.away_since, view.picture) else { return Act::Wait };
-    if view.connected {
-        return Act::Wait;
-    }
+    let Some((taken, job)) = view.picture else { return Act::Wait };
     match job {
-        None if taken < away => Act::Wait,
-        None => Act::Lost("its pod was removed"),
+        // A pod that has ended says no more, also where its session is not missed yet.
         Some(Job { phase: JobPhase::Failed, .. }) => Act::Lost("its pod failed"),
         Some(Job { phase: JobPhase::Succeeded, .. }) => Act::Lost("its pod ended"),
         // It may come back; after 90 s its tasks go elsewhere all the same.
         Some(_) => Act::Wait,
+        None if view.connected => Act::Wait,
+        None => match view.away_since {
+            Some(away) if taken >= away => Act::Lost("its pod was removed"),
+            _ => Act::Wait,
+        },
     }
 }
 
@@ -190,6 +191,9 @@ mod tests {
         assert_eq!(tend(&v, later(23)), Act::Wait);
         v.picture = Some((later(23), None));
         assert!(matches!(tend(&v, later(23)), Act::Lost(_)));
+        (v.connected, v.away_since) = (true, None);
+        v.picture = Some((later(23), job(JobPhase::Failed)));
+        assert!(matches!(tend(&v, later(23)), Act::Lost(_)), "its session is not missed yet");
     }
 
     #[test]
