@@ -14,17 +14,23 @@ pub(crate) mod rights;
 pub(crate) mod survey;
 mod words;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::time::Duration;
 
 use ::kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use ::kube::{Client, Config};
+use levers9_wire::name::printable;
 use tokio::time::timeout;
 
 use crate::error::Error;
 
 /// How long one request may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest version of an API server that is shown.
+const VERSION: usize = 64;
 
 /// An API server, by the context it was found with.
 #[derive(Clone)]
@@ -45,6 +51,7 @@ impl Kube {
     /// not to be had.
     pub(crate) async fn of_context(name: Option<&str>) -> Result<Self, Error> {
         use_our_cryptography();
+        check_text()?;
         let kubeconfig = Kubeconfig::read().map_err(|problem| unreadable(&problem))?;
         let context = choose(&kubeconfig, name)?;
         let plugin =
@@ -80,7 +87,7 @@ impl Kube {
     pub(crate) async fn connect(name: Option<&str>) -> Result<(Self, String), Error> {
         let kube = Self::of_context(name).await?;
         let version = kube.ask("be asked for its version", kube.client.apiserver_version()).await?;
-        Ok((kube, version.git_version))
+        Ok((kube, printable(&version.git_version, VERSION)))
     }
 
     /// Waits for an answer, in bounded time.
@@ -122,6 +129,29 @@ fn plugin(kubeconfig: &Kubeconfig, context: &str) -> Option<String> {
     let context = kubeconfig.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
     let user = kubeconfig.auth_infos.iter().find(|named| Some(&named.name) == context.user.as_ref())?;
     user.auth_info.as_ref()?.exec.as_ref()?.command.clone()
+}
+
+/// UTF-16 text that ends in the middle of a character would end the process
+/// that reads it.
+fn check_text() -> Result<(), Error> {
+    let named = std::env::var_os("KUBECONFIG").filter(|named| !named.is_empty());
+    let paths = match &named {
+        Some(named) => std::env::split_paths(named).collect(),
+        None => std::env::home_dir().map(|home| vec![home.join(".kube/config")]).unwrap_or_default(),
+    };
+    match paths.iter().find(|path| is_cut(path).unwrap_or(false)) {
+        Some(path) => Err(Error::failed(format!("the kubeconfig {} cannot be read", path.display()))
+            .because("it is UTF-16 and ends within a character")
+            .hint("point KUBECONFIG at another, or write it again")),
+        None => Ok(()),
+    }
+}
+
+fn is_cut(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut mark = [0; 2];
+    file.read_exact(&mut mark)?;
+    Ok(matches!(mark, [0xFF, 0xFE] | [0xFE, 0xFF]) && file.metadata()?.len() % 2 == 1)
 }
 
 fn unreadable(problem: &KubeconfigError) -> Error {

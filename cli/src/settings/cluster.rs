@@ -171,8 +171,7 @@ fn join(args: JoinArgs) -> Result<JoinSettings, Error> {
     };
     let settings = valid::cluster_settings(settings)
         .map_err(|problem| Error::usage("the cluster is refused").because(problem))?;
-    let timeout =
-        quantity::duration(&args.timeout).map_err(|problem| Error::usage("--timeout").because(problem))?;
+    let timeout = patience(&args.timeout)?;
     Ok(JoinSettings {
         settings,
         selector,
@@ -181,6 +180,18 @@ fn join(args: JoinArgs) -> Result<JoinSettings, Error> {
         timeout,
         format: args.output.format,
     })
+}
+
+/// How long to wait for the agent. An agent that is there at once is there by accident.
+fn patience(text: &str) -> Result<Duration, Error> {
+    let timeout = quantity::duration(text).map_err(|problem| Error::usage("--timeout").because(problem))?;
+    if timeout.is_zero() {
+        return Err(Error::usage(format!(
+            "--timeout: {text:?} is zero, and an agent takes a moment to come"
+        ))
+        .hint("say how long to wait: --timeout 60; to leave it to others to apply: --manifest-only"));
+    }
+    Ok(timeout)
 }
 
 /// Two items about one label may contradict each other. Nobody means that.

@@ -111,6 +111,13 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
             tells_nothing(&refused);
         }
     }
+    let to = |pool: &str| {
+        let made = other.cli(&["run", "--detach", "--gpu", "L40S", "--pool", pool, "--", "true"]);
+        let task = made.text().trim().to_owned();
+        let why = if made.code == 0 { other.cli(&["why", &task]).ok().text() } else { String::new() };
+        (made.code, made.stderr.replace(&task, "").replace(pool, "POOL"), why.replace(pool, "POOL"))
+    };
+    assert_eq!(to("lab"), to("nowhere"));
     // Its jobs wait, while those of its own workspace run.
     let task = other.submit("echo mine");
     looks_around(&other, "lab", &[&task]);

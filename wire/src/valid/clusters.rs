@@ -170,7 +170,9 @@ pub fn runtime(text: String) -> Result<String, Invalid> {
 pub fn image(text: String) -> Result<String, Invalid> {
     at_most("the image", text.len(), limits::IMAGE)?;
     let good = |b: u8| b.is_ascii_alphanumeric() || b"./:@_-".contains(&b);
-    if !text.is_empty() && text.bytes().all(good) && text.as_bytes()[0].is_ascii_alphanumeric() {
+    // A URL is none.
+    let whole = text.split(['/', ':', '@']).all(|part| !part.is_empty());
+    if whole && text.bytes().all(good) && text.as_bytes()[0].is_ascii_alphanumeric() {
         Ok(text)
     } else {
         let value = name::printable(&text, 80);
@@ -275,6 +277,7 @@ mod tests {
         assert!(with(|s| s.namespace = "Kube System".into()).contains("Kube System"));
         assert!(with(|s| s.flavor = "openshift".into()).contains("openshift"));
         assert!(with(|s| s.worker_image = "a b".into()).contains("a b"));
+        assert!(with(|s| s.worker_image = "https://r.io/a".into()).contains("https://r.io/a"));
         for bad in [item("", "Exists", &[]), item("a", "NotIn", &["b"]), item("a", "In", &[])] {
             assert!(requirement(&bad).is_err(), "{bad:?}");
         }
