@@ -5,10 +5,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use levers9_tests::Output;
 use levers9_tests::world::{Backend, Setup, World};
+use levers9_tests::{Live, Output};
 use serde_json::{Value, json};
 
 use crate::support::{IMAGE, PRODUCT, SOON, Site};
@@ -157,28 +157,37 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
 #[derive(Clone, Copy)]
 enum Answers {
     Nothing,
+    /// A byte now and then, without an end.
+    Drips,
     Closes,
     Says(&'static str),
+}
+
+fn drip(stream: &mut TcpStream) {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n{\"gitVersion\": \"";
+    let mut sent = stream.write_all(head);
+    while sent.is_ok() {
+        std::thread::sleep(Duration::from_millis(100));
+        sent = stream.write_all(b"v");
+    }
 }
 
 /// Something that listens where an API server should; it ends with the test.
 fn impostor(answers: Answers) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let place = listener.local_addr().expect("its address");
-    let held: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     std::thread::spawn(move || {
+        let mut held = Vec::new();
         for mut stream in listener.incoming().flatten() {
             match answers {
-                Answers::Closes => continue,
-                Answers::Nothing => {}
+                Answers::Closes => {}
+                Answers::Nothing => held.push(stream),
+                Answers::Drips => drop(std::thread::spawn(move || drip(&mut stream))),
                 Answers::Says(answer) => {
                     // What was asked first, or the answer may be lost with it.
                     let _read = stream.read(&mut [0; 16 * 1024]);
                     let _gone = stream.write_all(answer.as_bytes());
                 }
-            }
-            if matches!(answers, Answers::Nothing) {
-                held.lock().expect("nobody fails with it").push(stream);
             }
         }
     });
@@ -257,8 +266,20 @@ fn what_is_no_kubernetes_is_said_to_be_none() {
         assert!(output.stderr.len() < 1_000, "{what}: {}", output.stderr.len());
         refused(output, 1, words, "");
     }
-    let hangs = kubeconfig(&world, "hangs", &impostor(Answers::Nothing));
-    refused(join(&hangs, &[]), 1, "does not answer: nothing came in 10 s", "is it up");
+    // Each is given up after ten seconds, so they are asked at once.
+    let slow = [("hangs", Answers::Nothing), ("drips", Answers::Drips)].map(|(what, answers)| {
+        let args = ["cluster", "join", "lab", "--gpu", "L40S"];
+        let mut command = world.home.command("levers9", &args);
+        command.env("KUBECONFIG", kubeconfig(&world, what, &impostor(answers)));
+        Live::spawn(command)
+    });
+    for mut live in slow {
+        assert_eq!(live.wait(SOON), 1, "{}", live.shown());
+        let said = live.errors();
+        let words =
+            "does not answer: nothing came in 10 s when it was to be asked for its version\nhint: is it up";
+        assert!(said.starts_with("error: ") && said.contains(words), "{said}");
+    }
     none_registered(&world);
 }
 

@@ -68,6 +68,9 @@ fn check_objects(api: &Api, id: &str) {
     for plural in NEVER {
         assert_eq!(all(plural, NAMESPACE, "").len(), 0, "{plural}");
     }
+    for plural in ["customresourcedefinitions", "priorityclasses", "runtimeclasses"] {
+        assert_eq!(all(plural, "", &labelled).len(), 0, "{plural}");
+    }
     let maps = all("configmaps", NAMESPACE, "");
     assert_eq!(maps.iter().map(name).collect::<Vec<_>>(), ["kube-root-ca.crt"]);
 
@@ -409,7 +412,7 @@ impl Silent {
 
     /// `levers9 cluster join NAME …` in a namespace of that name.
     fn join(&self, name: &str, more: &[&str]) -> Live {
-        let args = ["cluster", "join", name, "--namespace", name, "--gpu", "L40S", "--timeout", "16"];
+        let args = ["cluster", "join", name, "--namespace", name, "--gpu", "L40S", "--timeout", "20"];
         Live::spawn(self.command(&[&args[..], more].concat()))
     }
 }
@@ -419,7 +422,7 @@ fn fails(mut join: Live, cluster: &str, words: &[&str]) {
     assert_eq!(join.wait(SOON), 1, "{}", join.shown());
     let (said, printed) = (join.errors(), join.text());
     assert_eq!(printed, "");
-    let first = format!("error: the agent of cluster {cluster:?} did not come within 16s: ");
+    let first = format!("error: the agent of cluster {cluster:?} did not come within 20s: ");
     let stays = format!("cluster {cluster:?} stays attached");
     for words in [&[&*first, &*stays, "\nhint: "], words].concat() {
         assert!(said.contains(words), "{words}: {said}");

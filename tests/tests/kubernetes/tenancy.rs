@@ -9,7 +9,7 @@ use levers9_tests::world::{Backend, Setup, World};
 use levers9_tests::{Live, Output, wait};
 use serde_json::{Value, json};
 
-use crate::support::{IMAGE, Person, SOON, Site};
+use crate::support::{IMAGE, Person, SOON, Site, name};
 
 /// A namespace that is no word of levers9's own.
 const LENT: &str = "vault-of-cards";
@@ -193,10 +193,22 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     let _told = other.cli(&["exec", id, "--", "touch", "enough"]).ok();
     assert_eq!(live.wait(SOON), 0, "{}", live.shown());
     assert!(live.text().ends_with("over\n"), "{}", live.shown());
+    for secret in SECRETS {
+        assert!(!live.errors().contains(secret), "{}", live.shown());
+    }
     // Its worker is free now, and still not for the other workspace.
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "at last"]).ok().text(), "at last\n");
     assert_eq!(other.status(&late), "PENDING");
     assert_eq!(site.json(&["cluster", "list"])[0]["serves"], "own");
+    // Who cannot wait until it winds down deletes its Job.
+    let theirs = theirs[0].trim_matches('"');
+    let jobs = site.cluster.api().list_where("jobs", LENT, &format!("levers9/worker={theirs}"));
+    let jobs = jobs.expect("jobs are listed");
+    assert_eq!(jobs.len(), 1, "{jobs:#?}");
+    site.cluster.api().delete("jobs", LENT, name(&jobs[0])).expect("deleted");
+    let both = [owner.submit("sleep 600"), owner.submit("sleep 600")];
+    both.iter().for_each(|task| owner.wait_status(task, "RUNNING"));
+    assert_eq!(other.status(&late), "PENDING");
     let after = site.cluster.api().get("secrets", LENT, "levers9-agent").expect("the agent's Secret");
     assert_eq!(token["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
 }
