@@ -252,12 +252,8 @@ async fn settle(state: &Shared, worker: WorkerId, sent: PoolWorkerState, failure
         return send(state, worker);
     }
     let Some(failure) = failure else {
-        let again = match sent {
-            // Until it is seen to be gone.
-            PoolWorkerState::Stopping => Delivery::Due(now + AGAIN),
-            _ => Delivery::Done(now),
-        };
-        return state.clusters.update(worker, |w| w.delivery = again);
+        state.clusters.update(worker, |w| w.delivery = Delivery::Done(now));
+        return state.placeable.notify_one();
     };
     let code = FailureCode::try_from(failure.code).unwrap_or(FailureCode::Internal);
     let temporary =

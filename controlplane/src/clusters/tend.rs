@@ -126,6 +126,10 @@ fn running(view: &View) -> Act {
 }
 
 fn stopping(view: &View, now: Instant) -> Act {
+    // An agent says that it is done when the Job and its pods are gone.
+    if matches!(view.delivery, Delivery::Done(_)) {
+        return Act::Forget;
+    }
     let gone = view.picture.is_some_and(|(taken, job)| job.is_none() && taken >= view.since + SETTLED);
     if gone && !view.connected {
         return Act::Forget;
@@ -210,5 +214,8 @@ mod tests {
         assert_eq!(tend(&v, later(9)), Act::Wait);
         v.connected = false;
         assert_eq!(tend(&v, later(9)), Act::Forget);
+        (v.connected, v.picture) = (true, None);
+        v.delivery = Delivery::Done(later(9));
+        assert_eq!(tend(&v, later(9)), Act::Forget, "its agent has seen it go");
     }
 }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use levers9_tests::kube::Setup;
 use levers9_tests::live::Signal;
-use levers9_tests::{Live, wait};
+use levers9_tests::{Backend, Live, wait};
 use serde_json::{Value, json};
 
 use crate::support::{IMAGE, NAMESPACE, SOON, Site, add_node, name};
@@ -49,7 +49,8 @@ impl<'a> Counting<'a> {
 
 #[test]
 fn an_agent_or_a_controlplane_that_is_killed_costs_a_job_nothing() {
-    let site = Site::joined(&PAIR, "L40S");
+    let site = Site::on(Backend::Postgres, &PAIR, Setup::default(), levers9_tests::Setup::default());
+    let _joined = site.join("lab", "L40S", &[]).ok();
     let job = Counting::start(&site);
     let agent = site.agent_pod();
     site.kubelet.kill9(&agent);

@@ -36,7 +36,16 @@ impl Site {
         Self::with(nodes, Setup::default(), world::Setup::default())
     }
 
-    pub(crate) fn with(nodes: &[NodeSpec<'_>], setup: Setup, mut world: world::Setup) -> Self {
+    pub(crate) fn with(nodes: &[NodeSpec<'_>], setup: Setup, world: world::Setup) -> Self {
+        Self::on(Backend::Sqlite, nodes, setup, world)
+    }
+
+    pub(crate) fn on(
+        backend: Backend,
+        nodes: &[NodeSpec<'_>],
+        setup: Setup,
+        mut world: world::Setup,
+    ) -> Self {
         let cluster = Cluster::start_with(setup);
         for (name, cards, product) in nodes {
             add_node(&cluster, name, *cards, product);
@@ -46,7 +55,7 @@ impl Site {
         if !world.config.contains("worker:") {
             world.config.push_str(&format!("\nworker:\n  image: {IMAGE}\n"));
         }
-        Self { kubelet, world: World::start_with(Backend::Sqlite, world), cluster }
+        Self { kubelet, world: World::start_with(backend, world), cluster }
     }
 
     /// The same with the cluster attached as `lab`.

@@ -49,6 +49,30 @@ fn running(site: &Site) -> Vec<Value> {
     site.worker_pods().into_iter().filter(|pod| pod["status"]["phase"] == "Running").collect()
 }
 
+/// B88: a drain at the moment of the result.
+#[test]
+fn a_result_outlives_the_pod_it_was_made_in() {
+    let site = Site::joined(&[("cpu-1", 0, ""), ("gpu-1", 1, "NVIDIA-L40S")], "L40S");
+    let expected: String = (1..=20).map(|line| format!("line {line}\n")).collect();
+    for round in 1..=8 {
+        let script = "for i in $(seq 20); do echo line $i; done; exit 3";
+        let mut job = site.world.cli_spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", script]);
+        job.wait_text("its last line", SOON, |text| text.contains("line 20\n"));
+        for pod in running(&site) {
+            let now = json!({ "gracePeriodSeconds": 5 });
+            site.cluster.api().delete_with("pods", NAMESPACE, name(&pod), &now).expect("deleted");
+        }
+        assert_eq!(job.wait(SOON), 3, "round {round}: {}", job.shown());
+        assert_eq!(job.text(), expected, "round {round}");
+        site.wait_no_worker_pods();
+    }
+    let tasks = site.json(&["task", "list"]);
+    for task in tasks.as_array().into_iter().flatten() {
+        let shown = site.world.task(task["id"].as_str().expect("an id"));
+        assert_eq!((&shown["status"], &shown["attempts"]), (&json!("ERROR"), &json!(1)), "{shown:#}");
+    }
+}
+
 #[test]
 fn a_worker_that_nobody_knows_is_counted_shown_and_left() {
     let site = Site::joined(&[("cpu-1", 0, ""), ("gpu-1", 1, "NVIDIA-L40S")], "L40S");

@@ -107,7 +107,7 @@ fn workers() {
     fields(
         &listed,
         "build containers cpu_free_millis cpu_millis created_unix_ms gpu_count gpu_free gpu_type hostname id \
-         memory_bytes memory_free_bytes note pool rtt_us runtime shared state",
+         memory_bytes memory_free_bytes node note pool rtt_us runtime shared state",
     );
     let told = ["state", "pool", "runtime", "shared", "build", "note", "gpu_type", "gpu_count"];
     let told: Vec<&Value> = told.iter().map(|field| &listed[*field]).collect();
