@@ -10,3 +10,4 @@ mod lab;
 mod rights;
 mod support;
 mod tenancy;
+mod workers;
