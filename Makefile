@@ -46,12 +46,13 @@ fmt:
 	cargo fmt --all
 
 # Speed and memory beside peers, in one run each: transport, the CLI, into containers (beside nginx, which has to be
-# there). Takes minutes.
+# there), the agent in a large cluster. Takes minutes.
 bench:
-	cargo build --profile dist -p levers9-bench -p levers9
+	cargo build --profile dist -p levers9-bench -p levers9 -p levers9-agent
 	$(CARGO_TARGET_DIR)/dist/levers9-bench transport
 	$(CARGO_TARGET_DIR)/dist/levers9-bench run --cli $(CARGO_TARGET_DIR)/dist/levers9
 	$(CARGO_TARGET_DIR)/dist/levers9-bench reach --cli $(CARGO_TARGET_DIR)/dist/levers9
+	$(CARGO_TARGET_DIR)/dist/levers9-bench agent --agent $(CARGO_TARGET_DIR)/dist/levers9-agent
 
 $(TOOLS)/bin/cargo-deny:
 	cargo install --locked --debug --no-default-features --root $(TOOLS) \

@@ -5,6 +5,7 @@
 //! shared. To add a subcommand, add a module, an arm of [`Command`] and one of
 //! `main`.
 
+mod agent;
 mod job;
 mod process;
 mod reach;
@@ -62,6 +63,11 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// The agent in a large cluster beside a plain controller: time, memory and CPU
+    Agent(agent::AgentArgs),
+    /// A plain controller; started by this program itself.
+    #[command(hide = true)]
+    Reflector(agent::reflector::ReflectorArgs),
     /// What a container serves; started by this program itself.
     #[command(hide = true)]
     Target {
@@ -90,6 +96,8 @@ fn main() -> Result<()> {
         Command::Transport { quick, format } => print(&transport::measure(quick)?, format),
         Command::Run { cli, quick, format } => print(&job::measure(&cli, quick)?, format),
         Command::Reach { cli, nginx, quick, format } => print(&reach::measure(&cli, &nginx, quick)?, format),
+        Command::Agent(args) => print(&agent::measure(&args)?, args.format),
+        Command::Reflector(args) => agent::reflector::run(&args),
         Command::Target { port } => reach::target::run(port),
         Command::Tunnel(args) => reach::tunnel::run(args),
         Command::Peer(args) => transport::peer::run(args),

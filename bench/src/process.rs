@@ -6,11 +6,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
+use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,11 @@ impl Helper {
         let questions = child.stdin.take().context("a helper without stdin")?;
         let answers = BufReader::new(child.stdout.take().context("a helper without stdout")?);
         Ok(Self { child, questions, answers })
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Asks and waits for the answer.
@@ -91,10 +98,28 @@ impl Usage {
     pub(crate) fn now() -> Result<Self> {
         let used = getrusage(UsageWho::RUSAGE_SELF)?;
         let cpu_us = micros(used.user_time()) + micros(used.system_time());
-        let status = fs::read_to_string("/proc/self/status")?;
-        let rss_kib = rss_in(&status).context("no VmRSS in /proc/self/status")?;
-        Ok(Self { cpu_us, rss_kib })
+        Ok(Self { cpu_us, rss_kib: memory_of(std::process::id(), "VmRSS:")? })
     }
+
+    /// Of another process.
+    pub(crate) fn of(pid: u32) -> Result<Self> {
+        let process = Pid::from_raw(i32::try_from(pid)?);
+        let clock = ClockId::pid_cpu_clock_id(process).with_context(|| format!("process {pid} is gone"))?;
+        let used: Duration = clock.now()?.into();
+        let cpu_us = u64::try_from(used.as_micros()).unwrap_or(u64::MAX);
+        Ok(Self { cpu_us, rss_kib: memory_of(pid, "VmRSS:")? })
+    }
+}
+
+/// The most memory a process ever had in RAM, in KiB.
+pub(crate) fn peak_kib(pid: u32) -> Result<u64> {
+    memory_of(pid, "VmHWM:")
+}
+
+fn memory_of(pid: u32, what: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    kib_in(&status, what).with_context(|| format!("no {what} in {path}"))
 }
 
 fn micros(time: TimeVal) -> u64 {
@@ -102,8 +127,8 @@ fn micros(time: TimeVal) -> u64 {
     u64::try_from(micros).unwrap_or_default()
 }
 
-fn rss_in(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn kib_in(status: &str, what: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(what))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
@@ -113,12 +138,17 @@ mod tests {
 
     #[test]
     fn reads_the_resident_size() {
-        assert_eq!(rss_in("VmHWM:\t   12 kB\nVmRSS:\t    2184 kB\nRssAnon:\t 1 kB\n"), Some(2184));
-        assert_eq!(rss_in("VmSwap:\t 0 kB\n"), None);
+        let status = "VmHWM:\t   12 kB\nVmRSS:\t    2184 kB\nRssAnon:\t 1 kB\n";
+        assert_eq!(kib_in(status, "VmRSS:"), Some(2184));
+        assert_eq!(kib_in(status, "VmHWM:"), Some(12));
+        assert_eq!(kib_in("VmSwap:\t 0 kB\n", "VmRSS:"), None);
     }
 
     #[test]
     fn this_process_uses_memory() {
         assert!(Usage::now().unwrap().rss_kib > 0);
+        let seen = Usage::of(std::process::id()).unwrap();
+        assert!(seen.rss_kib > 0 && seen.cpu_us > 0, "{seen:?}");
+        assert!(peak_kib(std::process::id()).unwrap() >= seen.rss_kib);
     }
 }

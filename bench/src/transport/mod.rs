@@ -22,7 +22,7 @@ pub(crate) mod peer;
 pub(crate) mod protocol;
 mod quinn;
 pub(crate) mod rows;
-mod tls;
+pub(crate) mod tls;
 mod work;
 
 use std::io::{self, Write as _};

@@ -23,7 +23,7 @@ use super::work;
 const READ: usize = 256 * 1024;
 
 /// The server's side of TLS.
-pub(super) fn server_config(certificate: Arc<CertResolver>, alpn: &[u8]) -> Result<rustls::ServerConfig> {
+pub(crate) fn server_config(certificate: Arc<CertResolver>, alpn: &[u8]) -> Result<rustls::ServerConfig> {
     let mut config = rustls::ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
