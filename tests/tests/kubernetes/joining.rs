@@ -445,12 +445,17 @@ fn an_agent_that_does_not_come_is_told_with_what_keeps_it() {
 
     let unpulled = lab.join("unpulled", &["--worker-image", gone]);
     let blocked = lab.join("blocked", &[]);
-    let crashing = lab.join("crashing", &[]);
     let kept_out = lab.join("kept-out", &[]);
-    crashing.wait_errors("waiting for the agent", SOON);
+    blocked.wait_errors("the agent: running, not connected yet", SOON);
+    unpulled.wait_errors("the agent: its image cannot be pulled", SOON);
+    // What is changed before it runs is not stopped first.
+    lab.cluster.cordon("cpu-1", true);
+    let crashing = lab.join("crashing", &[]);
+    crashing.wait_errors("the agent: pending", SOON);
     let wrong = json!([{ "name": "agent", "args": ["--nonsense"] }]);
     let wrong = json!({ "spec": { "template": { "spec": { "containers": wrong } } } });
     api.strategic("deployments", "crashing", "levers9-agent", &wrong).expect("changed");
+    lab.cluster.cordon("cpu-1", false);
 
     fails(
         unpulled,
