@@ -243,6 +243,27 @@ fn a_selector_lends_the_nodes_it_names_and_no_others() {
     site.cluster.node("z-1").label(pool, "z").allocatable("cpu", "8").create();
     site.wait_node("none-yet", "z-1", "is lent", |_| true);
     assert_eq!((lent(&site, "two-pools").len(), lent(&site, "all-hold").len()), (3, 1));
+
+    // The role of all agents goes with the last of them.
+    let bindings = || {
+        let all = api.list_where("clusterrolebindings", "", LABEL).expect("bindings are listed");
+        all.iter().map(|binding| name(binding).replacen("levers9-agent-observe-", "", 1)).collect::<Vec<_>>()
+    };
+    let role = || api.get("clusterroles", "", "levers9-agent-observe").map_err(|refused| refused.code);
+    let leave = |cluster: &str| site.kube(&["cluster", "leave", cluster, "--yes"]).ok().stderr;
+    assert_eq!(bindings(), ["none", strict.as_str(), "two"]);
+    let left = leave("two-pools");
+    assert!(!left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
+    assert_eq!((bindings(), role().is_ok()), (vec!["none".to_owned(), strict.clone()], true));
+    // The others are as well as before: what joined last applied the role anew.
+    site.wait_cluster("all-hold", "is ready", |row| row["state"] == "ready");
+    site.cluster.node("z-2").label(pool, "z").allocatable("cpu", "8").create();
+    site.wait_node("none-yet", "z-2", "is lent", |_| true);
+    leave("all-hold");
+    assert_eq!(bindings(), ["none"]);
+    let left = leave("none-yet");
+    assert!(left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
+    assert_eq!((bindings(), role().err()), (vec![], Some(404)));
 }
 
 /// Somebody with these rules in the whole cluster; their kubeconfig.

@@ -249,6 +249,46 @@ fn what_a_container_has_is_no_key_to_clusters() {
     assert_eq!(job.wait(SOON), 0, "{}", job.shown());
 }
 
+#[test]
+fn what_goes_wrong_in_a_shared_cluster_is_told_to_its_owner() {
+    let site = site();
+    let other = Person::in_workspace(&site.world, "other");
+    let _shared = site.world.cli(&["cluster", "share", "lab"]).ok();
+    // A worker whose image is not to be had.
+    site.kubelet.set_pullable(IMAGE, false);
+    let task = other.submit("echo late; sleep 600");
+    wait::until("its owner is told of the image", SOON, || {
+        let nodes = site.json(&["cluster", "nodes", "lab"]);
+        let told = nodes.to_string();
+        if told.contains("ImagePull") { Ok(()) } else { Err(told) }
+    });
+    looks_around(&other, "lab", &[&task]);
+    let why = other.cli(&["why", &task]).ok().text();
+    assert!(why.contains("a worker is coming there and will take it"), "{why}");
+    site.kubelet.set_pullable(IMAGE, true);
+    other.wait_status(&task, "RUNNING");
+    // One that holds the other node: what is taken by whom is nobody else's to know.
+    let own = site.world.submit_with(&["--gpu", "L40S"], "sleep 600");
+    site.world.wait_status(&own, "RUNNING", SOON);
+    let waits = other.submit("true");
+    looks_around(&other, "lab", &[&task, &waits]);
+    let why = other.json(&["why", &waits]);
+    let reasons = why["places"].as_array().into_iter().flatten().map(|place| place["reason"].clone());
+    assert_eq!(reasons.collect::<Vec<_>>(), ["busy", "taken-by-levers9"], "{why:#}");
+    assert!(!why.to_string().contains(&own), "{why:#}");
+    // No agent.
+    let none = json!({ "spec": { "replicas": 0 } });
+    site.cluster.api().merge("deployments", LENT, "levers9-agent", &none).expect("scaled");
+    site.wait_cluster("lab", "is away", |row| row["state"] == "away" && row["note"] != "");
+    let seen = other.json(&["cluster", "list"])[0].clone();
+    assert_eq!((&seen["state"], &seen["note"]), (&json!("away"), &json!("")), "{seen:#}");
+    let why = other.cli(&["why", &waits]).ok().text();
+    assert!(why.contains("its agent is not connected; it goes on when its agent is back"), "{why}");
+    looks_around(&other, "lab", &[&task, &waits]);
+    // What runs there goes on without it.
+    assert_eq!((other.status(&task), other.status(&waits)), (json!("RUNNING"), json!("PENDING")));
+}
+
 /// A controlplane that is stopped and started with another quota.
 struct Limited {
     world: World,
