@@ -43,14 +43,13 @@ fn none_registered(world: &World) {
     assert_eq!(world.cli(&["cluster", "list", "--format", "json"]).ok().json(), json!([]));
 }
 
-#[test]
-fn what_cannot_be_typed_is_refused_with_its_rule() {
-    let world = world();
-    let nowhere = world.home.path().join("nowhere");
-    let join = |name: &str, more: &[&str]| {
-        let args = [&["cluster", "join", name, "--gpu", "L40S", "--manifest-only"], more].concat();
-        run(&world, &args, &nowhere)
-    };
+/// Asks for a manifest alone, without a kubeconfig.
+fn join(world: &World, name: &str, more: &[&str]) -> Output {
+    let args = [&["cluster", "join", name, "--gpu", "L40S", "--manifest-only"], more].concat();
+    run(world, &args, &world.home.path().join("nowhere"))
+}
+
+fn names_are_refused(world: &World) {
     let long = "a".repeat(64);
     let rule = "use 1 to 63 of the characters a-z, 0-9 and '-', starting with a letter";
     for name in [
@@ -74,15 +73,17 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
         "a\u{1b}[31m",
         &long,
     ] {
-        refused(join(name, &[]), 2, rule, "");
+        refused(join(world, name, &[]), 2, rule, "");
         for verb in [&["nodes"][..], &["manifest"], &["share"], &["leave", "--yes"], &["rotate-token"]] {
             refused(world.cli(&[&["cluster"], verb, &[name]].concat()), 2, rule, "");
         }
     }
-    let said = join("a\u{1b}[31m", &[]).stderr;
+    let said = join(world, "a\u{1b}[31m", &[]).stderr;
     assert!(!said.contains('\u{1b}'), "{said:?}");
+}
 
-    // A selector, with a mark below the character that is wrong.
+/// With a mark below the character that is wrong.
+fn selectors_are_refused(world: &World) {
     for (item, at, words) in [
         ("", 0, "is empty"),
         ("   ", 0, "is empty"),
@@ -98,7 +99,7 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
         ("pool=研究", 5, "cannot be a value"),
         ("a/b/c=d", 3, "cannot be a label's key"),
     ] {
-        let output = join("lab", &["--selector", "good", "--selector", item]);
+        let output = join(world, "lab", &["--selector", "good", "--selector", item]);
         let lines: Vec<&str> = output.stderr.lines().collect();
         if !item.trim().is_empty() {
             let shown = lines.iter().position(|line| line.trim() == item);
@@ -109,9 +110,12 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
         }
         refused(output, 2, words, "");
     }
-    let twice = join("lab", &["--selector", "pool=a", "--selector", "pool=b"]);
+    let twice = join(world, "lab", &["--selector", "pool=a", "--selector", "pool=b"]);
     refused(twice, 2, "no node fulfils both \"pool=a\" and \"pool=b\"", "--selector 'pool=in (a,b)'");
+}
 
+fn options_are_refused(world: &World) {
+    let long = "a".repeat(64);
     for (option, value, words) in [
         ("--timeout", "0", "--timeout: \"0\" is zero"),
         ("--timeout", "0s", "--timeout: \"0s\" is zero"),
@@ -132,7 +136,7 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
         let gpu: &[&str] = if option == "--gpu" { &[] } else { &["--gpu", "L40S"] };
         let one = format!("{option}={value}");
         let args = [&["cluster", "join", "lab", "--manifest-only", &one], gpu].concat();
-        let output = run(&world, &args, &nowhere).with_code(2);
+        let output = run(world, &args, &world.home.path().join("nowhere")).with_code(2);
         assert!(
             output.stderr.starts_with("error: ") && output.stderr.contains(words),
             "{one}: {}",
@@ -140,12 +144,20 @@ fn what_cannot_be_typed_is_refused_with_its_rule() {
         );
         assert_eq!(output.stderr.matches("error: ").count(), 1, "{}", output.stderr);
     }
+}
+
+#[test]
+fn what_cannot_be_typed_is_refused_with_its_rule() {
+    let world = world();
+    names_are_refused(&world);
+    selectors_are_refused(&world);
+    options_are_refused(&world);
     none_registered(&world);
 
     // Taken already: the one there is stays as it is.
-    let _first = join("lab", &[]).ok();
+    let _first = join(&world, "lab", &[]).ok();
     let before = world.cli(&["cluster", "list", "--format", "json"]).ok().json();
-    let again = join("lab", &["--namespace", "other"]).with_code(1);
+    let again = join(&world, "lab", &["--namespace", "other"]).with_code(1);
     let words = "error: this workspace has a cluster \"lab\" already\nhint: levers9 cluster manifest";
     assert!(again.stderr.contains(words) && again.stdout.is_empty(), "{}", again.stderr);
     let after = world.cli(&["cluster", "list", "--format", "json"]).ok().json();

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use crate::support::{IMAGE, NAMESPACE, PRODUCT, SOON, Site, add_node, name};
 
 const LABEL: &str = "levers9/cluster";
+/// By which nodes of a cloud are in pools.
+const POOL: &str = "cloud.google.com/gke-nodepool";
 /// The kinds of which the agent has one object each in its namespace.
 const INSIDE: [&str; 5] = ["serviceaccounts", "secrets", "deployments", "roles", "rolebindings"];
 /// Those of which it has one beside its namespace.
@@ -156,10 +158,62 @@ fn lent(site: &Site, cluster: &str) -> Vec<String> {
     names
 }
 
+/// Two pools of nodes; cards that they do not have; a cloud that they are not of.
+fn lends_two_pools(site: &Site, strict: &str) {
+    let api = site.cluster.api();
+    let two = format!("{POOL}=in (a,b)");
+    let joined =
+        site.join("two-pools", "H100", &["--selector", &two, "--namespace", "two", "--flavor", "aks"]).ok();
+    for said in
+        ["lends 3 of the cluster's 5 nodes\n", "warning: no node says that it has H100: ", "they have L40S"]
+    {
+        assert!(joined.stderr.contains(said), "{said}: {}", joined.stderr);
+    }
+    assert!(!joined.stderr.contains("are those of"), "{}", joined.stderr);
+    assert_eq!(lent(site, "two-pools"), ["a-1", "a-2", "b-1"]);
+    let node = site.wait_node("two-pools", "b-1", "says whose cards they are", |node| node["why"] != "");
+    assert!(node["why"].as_str().is_some_and(|why| why.contains("L40S")), "{node:#}");
+    let rows = site.json(&["cluster", "list"]);
+    let flavors: Vec<&Value> = rows.as_array().into_iter().flatten().map(|row| &row["flavor"]).collect();
+    assert_eq!(flavors, ["gke", "aks"], "{rows:#}");
+    for (namespace, flavor) in [(strict, "gke"), ("two", "aks")] {
+        let deployment = api.get("deployments", namespace, "levers9-agent").expect("the Deployment");
+        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+        let args: Vec<&str> = args.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        assert!(args.windows(2).any(|pair| pair == ["--flavor", flavor]), "{args:?}");
+    }
+    let refused = site.world.cli(&["run", "--gpu", "H100", "--", "true"]).with_code(125);
+    assert!(refused.stderr.contains("H100"), "{}", refused.stderr);
+}
+
+/// The role of all agents goes with the last of them.
+fn leaves_one_by_one(site: &Site, strict: &str) {
+    let api = site.cluster.api();
+    let bindings = || {
+        let all = api.list_where("clusterrolebindings", "", LABEL).expect("bindings are listed");
+        all.iter().map(|binding| name(binding).replacen("levers9-agent-observe-", "", 1)).collect::<Vec<_>>()
+    };
+    let role = || api.get("clusterroles", "", "levers9-agent-observe").map_err(|refused| refused.code);
+    let leave = |cluster: &str| site.kube(&["cluster", "leave", cluster, "--yes"]).ok().stderr;
+    assert_eq!(bindings(), ["none", strict, "two"]);
+    let left = leave("two-pools");
+    assert!(!left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
+    assert_eq!((bindings(), role().is_ok()), (vec!["none".to_owned(), strict.to_owned()], true));
+    // The others are as well as before: what joined last applied the role anew.
+    site.wait_cluster("all-hold", "is ready", |row| row["state"] == "ready");
+    site.cluster.node("z-2").label(POOL, "z").allocatable("cpu", "8").create();
+    site.wait_node("none-yet", "z-2", "is lent", |_| true);
+    leave("all-hold");
+    assert_eq!(bindings(), ["none"]);
+    let left = leave("none-yet");
+    assert!(left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
+    assert_eq!((bindings(), role().err()), (vec![], Some(404)));
+}
+
 #[test]
 fn a_selector_lends_the_nodes_it_names_and_no_others() {
     let site = Site::new(&[("plain", 0, "")]);
-    let pool = "cloud.google.com/gke-nodepool";
+    let pool = POOL;
     for (node, labels) in [
         ("a-1", &[(pool, "a"), ("zone", "x")][..]),
         ("a-2", &[(pool, "a")]),
@@ -203,30 +257,7 @@ fn a_selector_lends_the_nodes_it_names_and_no_others() {
     assert!(!refused.stderr.contains("is registered"), "{}", refused.stderr);
     assert_eq!(site.json(&["cluster", "list"]).as_array().map(Vec::len), Some(1));
 
-    // Two pools; a card that is not there; a cloud that it is not.
-    let two = of("=in ", "(a,b)");
-    let joined =
-        site.join("two-pools", "H100", &["--selector", &two, "--namespace", "two", "--flavor", "aks"]).ok();
-    for said in
-        ["lends 3 of the cluster's 5 nodes\n", "warning: no node says that it has H100: ", "they have L40S"]
-    {
-        assert!(joined.stderr.contains(said), "{said}: {}", joined.stderr);
-    }
-    assert!(!joined.stderr.contains("are those of"), "{}", joined.stderr);
-    assert_eq!(lent(&site, "two-pools"), ["a-1", "a-2", "b-1"]);
-    let node = site.wait_node("two-pools", "b-1", "says whose cards they are", |node| node["why"] != "");
-    assert!(node["why"].as_str().is_some_and(|why| why.contains("L40S")), "{node:#}");
-    let rows = site.json(&["cluster", "list"]);
-    let flavors: Vec<&Value> = rows.as_array().into_iter().flatten().map(|row| &row["flavor"]).collect();
-    assert_eq!(flavors, ["gke", "aks"], "{rows:#}");
-    for (namespace, flavor) in [(strict.as_str(), "gke"), ("two", "aks")] {
-        let deployment = api.get("deployments", namespace, "levers9-agent").expect("the Deployment");
-        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].clone();
-        let args: Vec<&str> = args.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        assert!(args.windows(2).any(|pair| pair == ["--flavor", flavor]), "{args:?}");
-    }
-    let refused = site.world.cli(&["run", "--gpu", "H100", "--", "true"]).with_code(125);
-    assert!(refused.stderr.contains("H100"), "{}", refused.stderr);
+    lends_two_pools(&site, &strict);
 
     // One that names nothing now lends what comes.
     let joined = site.join("none-yet", "L40S", &["--selector", &of("=", "z"), "--namespace", "none"]).ok();
@@ -243,27 +274,7 @@ fn a_selector_lends_the_nodes_it_names_and_no_others() {
     site.cluster.node("z-1").label(pool, "z").allocatable("cpu", "8").create();
     site.wait_node("none-yet", "z-1", "is lent", |_| true);
     assert_eq!((lent(&site, "two-pools").len(), lent(&site, "all-hold").len()), (3, 1));
-
-    // The role of all agents goes with the last of them.
-    let bindings = || {
-        let all = api.list_where("clusterrolebindings", "", LABEL).expect("bindings are listed");
-        all.iter().map(|binding| name(binding).replacen("levers9-agent-observe-", "", 1)).collect::<Vec<_>>()
-    };
-    let role = || api.get("clusterroles", "", "levers9-agent-observe").map_err(|refused| refused.code);
-    let leave = |cluster: &str| site.kube(&["cluster", "leave", cluster, "--yes"]).ok().stderr;
-    assert_eq!(bindings(), ["none", strict.as_str(), "two"]);
-    let left = leave("two-pools");
-    assert!(!left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
-    assert_eq!((bindings(), role().is_ok()), (vec!["none".to_owned(), strict.clone()], true));
-    // The others are as well as before: what joined last applied the role anew.
-    site.wait_cluster("all-hold", "is ready", |row| row["state"] == "ready");
-    site.cluster.node("z-2").label(pool, "z").allocatable("cpu", "8").create();
-    site.wait_node("none-yet", "z-2", "is lent", |_| true);
-    leave("all-hold");
-    assert_eq!(bindings(), ["none"]);
-    let left = leave("none-yet");
-    assert!(left.contains("removed ClusterRole levers9-agent-observe\n"), "{left}");
-    assert_eq!((bindings(), role().err()), (vec![], Some(404)));
+    leaves_one_by_one(&site, &strict);
 }
 
 /// Somebody with these rules in the whole cluster; their kubeconfig.

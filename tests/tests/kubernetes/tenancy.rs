@@ -91,17 +91,11 @@ fn running(who: &Person) -> Value {
     })
 }
 
-#[test]
-fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
-    let site = site();
-    let owner = Person::of_first_workspace(&site.world).with_kubeconfig(site.cluster.kubeconfig());
-    let other = Person::in_workspace(&site.world, "other").with_kubeconfig(site.cluster.kubeconfig());
-    let row = site.json(&["cluster", "list"])[0].clone();
-    let id = row["id"].as_str().expect("an id").to_owned();
-
+/// What another workspace sees of a cluster that is not shared. Gives a job of its own, which waits.
+fn is_hidden(site: &Site, id: &str, owner: &Person, other: &Person) -> String {
     // Of another workspace's cluster there is nothing to see, not even that it is there.
     assert_eq!(other.json(&["cluster", "list"]), json!([]));
-    for name in ["lab", &id] {
+    for name in ["lab", id] {
         let nowhere = if name == "lab" { "nowhere" } else { "019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6a" };
         for (about, nothing) in all_about(name).iter().zip(all_about(nowhere)) {
             let (refused, nothing) = (other.cli(about).with_code(1), other.cli(&nothing).with_code(1));
@@ -120,20 +114,17 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     assert_eq!(to("lab"), to("nowhere"));
     // Its jobs wait, while those of its own workspace run.
     let task = other.submit("echo mine");
-    looks_around(&other, "lab", &[&task]);
+    looks_around(other, "lab", &[&task]);
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "own"]).ok().text(), "own\n");
-    assert_eq!((other.status(&task), workers(&site).len()), (json!("PENDING"), 1));
+    assert_eq!((other.status(&task), workers(site).len()), (json!("PENDING"), 1));
+    task
+}
 
-    // Sharing is an admin's to do, and says whom one trusts then.
-    let refused = owner.cli(&["cluster", "share", "lab"]).with_code(1);
-    assert!(refused.stderr.contains("only an admin"), "{}", refused.stderr);
-    let shared = site.world.cli(&["cluster", "share", "lab"]).ok();
-    assert!(shared.text().contains("every workspace"), "{}", shared.text());
-    assert!(shared.stderr.contains("can see and change every workspace's jobs"), "{}", shared.stderr);
-
+/// What it sees of one that is. Gives the worker that its job got.
+fn is_shared(site: &Site, owner: &Person, other: &Person, task: &str) -> String {
     // Now the job that waits gets a worker of its own.
-    other.wait_status(&task, "COMPLETE");
-    let pods = workers(&site);
+    other.wait_status(task, "COMPLETE");
+    let pods = workers(site);
     assert_eq!(pods.len(), 2, "{pods:#?}");
     assert_ne!(pods[0]["spec"]["nodeName"], pods[1]["spec"]["nodeName"]);
     let seen = |who: &Person| {
@@ -141,7 +132,7 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
         let ids = all.as_array().into_iter().flatten().map(|worker| worker["id"].to_string());
         ids.collect::<Vec<_>>()
     };
-    let (theirs, own) = (seen(&other), seen(&owner));
+    let (theirs, own) = (seen(other), seen(owner));
     assert!(theirs.len() == 1 && own.len() == 1 && theirs != own, "{theirs:?} {own:?}");
     // And it is seen, as far as it is to be.
     let seen = other.json(&["cluster", "list"])[0].clone();
@@ -156,7 +147,7 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     let waits = other.submit("echo again; sleep 600");
     other.wait_status(&waits, "RUNNING");
     let full = other.submit("true");
-    looks_around(&other, "lab", &[&task, &waits, &full]);
+    looks_around(other, "lab", &[task, &waits, &full]);
     for about in all_about("lab").iter().filter(|about| about[1] != "nodes") {
         let refused = other.cli(about).with_code(1);
         tells_nothing(&refused);
@@ -174,19 +165,22 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
         let refused = owner.cli(about).with_code(1);
         assert!(refused.stderr.contains("only an admin may change it"), "{}", refused.stderr);
     }
-    let token = site.cluster.api().get("secrets", LENT, "levers9-agent").expect("the agent's Secret");
+    theirs[0].trim_matches('"').to_owned()
+}
 
+/// What becomes of its jobs when it is no longer.
+fn is_taken_back(site: &Site, owner: &Person, other: &Person, theirs: &str) {
     // Taken back: what runs goes on, what comes does not get there.
     let mut live = other.spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", COUNT]);
     live.wait_text("it counts", SOON, |text| text.contains("\n3\n"));
-    let container = running(&other);
+    let container = running(other);
     let taken_back = site.world.cli(&["cluster", "share", "lab", "--off"]).ok();
     assert!(taken_back.stderr.contains("from the next job on"), "{}", taken_back.stderr);
     assert_eq!(other.json(&["cluster", "list"]), json!([]));
     let late = other.submit("echo too late");
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "still own"]).ok().text(), "still own\n");
     assert_eq!(other.status(&late), "PENDING");
-    looks_around(&other, "lab", &[&late]);
+    looks_around(other, "lab", &[&late]);
     let before = live.text().lines().count();
     live.wait_text("it goes on", SOON, |text| text.lines().count() > before + 3);
     let id = container["id"].as_str().expect("an id");
@@ -201,7 +195,6 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     assert_eq!(other.status(&late), "PENDING");
     assert_eq!(site.json(&["cluster", "list"])[0]["serves"], "own");
     // Who cannot wait until it winds down deletes its Job.
-    let theirs = theirs[0].trim_matches('"');
     let jobs = site.cluster.api().list_where("jobs", LENT, &format!("levers9/worker={theirs}"));
     let jobs = jobs.expect("jobs are listed");
     assert_eq!(jobs.len(), 1, "{jobs:#?}");
@@ -209,6 +202,28 @@ fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     let both = [owner.submit("sleep 600"), owner.submit("sleep 600")];
     both.iter().for_each(|task| owner.wait_status(task, "RUNNING"));
     assert_eq!(other.status(&late), "PENDING");
+}
+
+#[test]
+fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
+    let site = site();
+    let owner = Person::of_first_workspace(&site.world).with_kubeconfig(site.cluster.kubeconfig());
+    let other = Person::in_workspace(&site.world, "other").with_kubeconfig(site.cluster.kubeconfig());
+    let row = site.json(&["cluster", "list"])[0].clone();
+    let id = row["id"].as_str().expect("an id").to_owned();
+
+    let task = is_hidden(&site, &id, &owner, &other);
+
+    // Sharing is an admin's to do, and says whom one trusts then.
+    let refused = owner.cli(&["cluster", "share", "lab"]).with_code(1);
+    assert!(refused.stderr.contains("only an admin"), "{}", refused.stderr);
+    let shared = site.world.cli(&["cluster", "share", "lab"]).ok();
+    assert!(shared.text().contains("every workspace"), "{}", shared.text());
+    assert!(shared.stderr.contains("can see and change every workspace's jobs"), "{}", shared.stderr);
+
+    let theirs = is_shared(&site, &owner, &other, &task);
+    let token = site.cluster.api().get("secrets", LENT, "levers9-agent").expect("the agent's Secret");
+    is_taken_back(&site, &owner, &other, &theirs);
     let after = site.cluster.api().get("secrets", LENT, "levers9-agent").expect("the agent's Secret");
     assert_eq!(token["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
 }
