@@ -291,6 +291,13 @@ fn user(cluster: &Cluster, name: &str, rules: &Value) -> PathBuf {
         "subjects": [{ "apiGroup": rbac, "kind": "User", "name": name }],
     });
     api.create(&binding).expect("a binding is made");
+    if rules.as_array().is_some_and(|rules| !rules.is_empty()) {
+        // Who decides hears of roles a moment later. Whoever may anything may see nodes.
+        let theirs = cluster.api_as(name, &[]);
+        wait::until("the role counts", SOON, || {
+            theirs.list("nodes", "").map(drop).map_err(|refused| refused.to_string())
+        });
+    }
     cluster.kubeconfig_of(name, &[])
 }
 
