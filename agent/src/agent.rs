@@ -27,6 +27,7 @@ use crate::kubernetes::{self, Api, ApiError, Pauses, Watch};
 use crate::orders::{Orders, Own};
 use crate::picture::facts::{Eye, Kind};
 use crate::picture::lent::Lent;
+use crate::probe;
 use crate::session::{Me, report, take_orders};
 use crate::template;
 
@@ -56,6 +57,8 @@ pub struct Settings {
     pub workers: template::Settings,
     /// The way to the API server; looked for where there is none.
     pub kubernetes: Option<Api>,
+    /// Where signs of life are left, for [`crate::probe`]; nowhere otherwise.
+    pub signs: Option<PathBuf>,
     /// The tuning of the session.
     pub tuning: Tuning,
 }
@@ -82,7 +85,7 @@ struct Reach {
 impl Agent {
     /// Starts an agent. Must be called within the runtime it is to live on.
     pub async fn start(settings: Settings) -> Self {
-        let Settings { address, token_file, lent, repository, workers, kubernetes, tuning } = settings;
+        let Settings { address, token_file, lent, repository, workers, kubernetes, signs, tuning } = settings;
         if let Some(problem) = lent.problem() {
             tracing::error!(problem, "the selector lends nothing");
         }
@@ -122,6 +125,10 @@ impl Agent {
         let endpoints: EndpointSource = Box::new(move || Endpoint::dialing(&tuning));
         let (link, incoming) =
             Link::start(Dialer::new(address), endpoints, Arc::new(me), StdRng::from_os_rng());
+        if let Some(signs) = signs {
+            let (eyes, status) = (eyes.clone(), link.status());
+            keep.up("signs", move || probe::keep(signs.clone(), eyes.clone(), status.clone()));
+        }
         let under_way = TaskTracker::new();
         parts.spawn(take_orders(incoming, orders.clone(), under_way.clone()));
         let reporting = link.clone();

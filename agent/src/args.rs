@@ -17,7 +17,11 @@ const TOKEN_FILE: &str = "/var/run/levers9/token";
 
 /// Lends a Kubernetes cluster's nodes to a levers9 controlplane. It dials out, and nobody can dial in.
 #[derive(Debug, Parser)]
-#[command(name = "levers9-agent", version)]
+#[command(
+    name = "levers9-agent",
+    version,
+    after_help = "`levers9-agent probe` says how the agent beside it is; see its own --help."
+)]
 pub struct Args {
     /// The controlplane: levers9://host:443#sha256:…
     #[arg(long, env = "LEVERS9_CONTROLPLANE", value_name = "ADDRESS")]
@@ -46,6 +50,9 @@ pub struct Args {
     /// The Secret that workers' images are pulled with
     #[arg(long, value_name = "NAME")]
     pull_secret: Option<String>,
+    /// Leave signs of life here, for `levers9-agent probe`
+    #[arg(long, value_name = "DIR")]
+    signs: Option<PathBuf>,
 }
 
 /// What is wrong with a command line beyond its grammar.
@@ -86,6 +93,7 @@ impl Args {
                 controlplane: self.controlplane.to_string(),
             },
             kubernetes: None,
+            signs: self.signs,
             address: self.controlplane,
             tuning: Tuning::default(),
         })

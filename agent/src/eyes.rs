@@ -103,6 +103,12 @@ impl Eyes {
         self.picture().says_something()
     }
 
+    /// Whether the cluster is seen as it is: everything was listed, and nothing keeps it from being seen.
+    #[must_use]
+    pub fn sees(&self) -> bool {
+        self.picture().sees()
+    }
+
     /// Counts what has changed; see [`Picture::revision`].
     pub fn settle(&self) -> u64 {
         let (unreadable, revision) = {

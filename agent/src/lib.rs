@@ -6,7 +6,7 @@
 //! [`pace`] says when to report, [`template`] is the worker Job. Around it is
 //! a thin shell: [`kubernetes`] asks and watches the API server, the session
 //! reports, [`orders`] creates and deletes Jobs, and [`agent`] holds them
-//! together. [`manifest`] is what runs an agent in a cluster. An agent never
+//! together. [`probe`] tells Kubernetes how it is. [`manifest`] is what runs an agent in a cluster. An agent never
 //! listens and never sees a job's code.
 
 pub mod agent;
@@ -20,6 +20,7 @@ pub mod manifest;
 pub mod orders;
 pub mod pace;
 pub mod picture;
+pub mod probe;
 pub mod quantity;
 pub mod selector;
 mod session;

@@ -1,4 +1,5 @@
-//! The `levers9-agent` binary: runs an agent until it is told to stop.
+//! The `levers9-agent` binary: runs an agent until it is told to stop, or asks
+//! how one is.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -6,16 +7,24 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use levers9_agent::agent::Agent;
 use levers9_agent::args::Args;
+use levers9_agent::probe::{self, ProbeArgs};
 use levers9_transport::link::Status;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == probe::WORD) {
+        return ended(ProbeArgs::parse_from(std::env::args_os().skip(1)).answer());
+    }
     let args = Args::parse();
     let filter = EnvFilter::try_from_env("LEVERS9_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
-    match run(args) {
+    ended(run(args))
+}
+
+fn ended<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             // Nothing to be done about a closed stderr.

@@ -179,6 +179,12 @@ impl Picture {
         self.freshness.complete() || self.problem().is_some()
     }
 
+    /// Whether everything was listed and nothing keeps it from being seen.
+    #[must_use]
+    pub fn sees(&self) -> bool {
+        self.freshness.complete() && self.problem().is_none()
+    }
+
     /// The age of the picture, unless something was not listed yet.
     #[must_use]
     pub fn age(&self, now: Instant) -> Option<Duration> {

@@ -50,6 +50,8 @@ fn it_says_its_version_and_every_option() {
         "--flavor <FLAVOR>",
         "--runtime <RUNTIME>",
         "--pull-secret <NAME>",
+        "--signs <DIR>",
+        "levers9-agent probe",
     ] {
         assert!(out.contains(option), "{option} is missing: {out}");
     }
@@ -92,6 +94,7 @@ fn it_runs_with_nobody_there_says_why_and_ends_well_when_told_to() {
     std::fs::write(&token, "l9_cluster_this_is_never_shown").expect("written");
     let mut command = least();
     command.arg("--token-file").arg(&token).args(["--selector", "a=b,c"]);
+    command.arg("--signs").arg(folder.path());
     command.env("LEVERS9_LOG", "trace,mio=info").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().expect("it starts"));
     let mut lines = BufReader::new(running.0.stderr.take().expect("piped"));
@@ -102,6 +105,11 @@ fn it_runs_with_nobody_there_says_why_and_ends_well_when_told_to() {
     while !wanted.iter().all(|words| said.contains(words)) {
         assert_ne!(lines.read_line(&mut said).expect("readable"), 0, "it ended: {said}");
     }
+    // It lives, and is not ready.
+    let ask = |question: &str| run(agent().args(["probe", question, "--signs"]).arg(folder.path()));
+    assert_eq!(ask("alive"), (Some(0), String::new(), String::new()));
+    let not_ready = "error: the agent is not connected, or does not see its cluster; its log says why\n";
+    assert_eq!(ask("ready"), (Some(1), String::new(), not_ready.to_owned()));
     let pid = running.0.id().to_string();
     let begun = Instant::now();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("it is sent").success());

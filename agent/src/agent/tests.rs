@@ -106,6 +106,7 @@ impl World {
                 controlplane: address.to_string(),
             },
             kubernetes: Some(api.api(None)),
+            signs: None,
             address,
             tuning: Tuning::default(),
         };

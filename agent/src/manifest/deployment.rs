@@ -5,19 +5,23 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, LocalObjectReference, NodeAffinity, NodeSelectorRequirement,
-    NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec, PreferredSchedulingTerm,
-    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, Volume,
-    VolumeMount,
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, ExecAction, LocalObjectReference, NodeAffinity,
+    NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec,
+    PreferredSchedulingTerm, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+    SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use levers9_wire::valid;
 
+use crate::probe;
+
 use super::{AGENT, BadManifest, NAME_LABEL, Object, Parts, TOKEN_FOLDER, USER};
 
 /// What nodes with cards are labelled with, by the plugin or the cloud.
 const CARD_LABELS: [&str; 2] = ["nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"];
+/// Where it leaves its signs of life.
+const SIGNS_FOLDER: &str = "/run/levers9-signs";
 /// How long the agent stays with a node that is gone, in seconds.
 const GONE_SECONDS: i64 = 30;
 
@@ -73,16 +77,37 @@ fn pod(parts: &Parts) -> PodSpec {
             leaves_after("node.kubernetes.io/unreachable"),
         ]),
         containers: vec![container(parts)],
-        volumes: Some(vec![Volume {
-            name: "token".to_owned(),
-            secret: Some(SecretVolumeSource {
-                secret_name: Some(AGENT.to_owned()),
-                default_mode: Some(0o440),
-                ..SecretVolumeSource::default()
-            }),
-            ..Volume::default()
-        }]),
+        volumes: Some(volumes()),
         ..PodSpec::default()
+    }
+}
+
+fn volumes() -> Vec<Volume> {
+    let token = SecretVolumeSource {
+        secret_name: Some(AGENT.to_owned()),
+        default_mode: Some(0o440),
+        ..SecretVolumeSource::default()
+    };
+    let signs = EmptyDirVolumeSource {
+        medium: Some("Memory".to_owned()),
+        size_limit: Some(Quantity("1Mi".to_owned())),
+    };
+    vec![
+        Volume { name: "token".to_owned(), secret: Some(token), ..Volume::default() },
+        Volume { name: "signs".to_owned(), empty_dir: Some(signs), ..Volume::default() },
+    ]
+}
+
+/// Asks the agent's own binary; see [`crate::probe`]. Three answers in a row count.
+fn probe(question: &str) -> Probe {
+    let words = ["levers9-agent", probe::WORD, question, "--signs", SIGNS_FOLDER];
+    Probe {
+        exec: Some(ExecAction { command: Some(words.map(str::to_owned).to_vec()) }),
+        initial_delay_seconds: Some(10),
+        period_seconds: Some(10),
+        timeout_seconds: Some(5),
+        failure_threshold: Some(3),
+        ..Probe::default()
     }
 }
 
@@ -114,12 +139,22 @@ fn container(parts: &Parts) -> Container {
         }),
         // So that the last lines of one that crashed are in its status.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        volume_mounts: Some(vec![VolumeMount {
-            name: "token".to_owned(),
-            mount_path: TOKEN_FOLDER.to_owned(),
-            read_only: Some(true),
-            ..VolumeMount::default()
-        }]),
+        // A stuck core is restarted; a lost network is ridden out, and shown.
+        liveness_probe: Some(probe("alive")),
+        readiness_probe: Some(probe("ready")),
+        volume_mounts: Some(vec![
+            VolumeMount {
+                name: "token".to_owned(),
+                mount_path: TOKEN_FOLDER.to_owned(),
+                read_only: Some(true),
+                ..VolumeMount::default()
+            },
+            VolumeMount {
+                name: "signs".to_owned(),
+                mount_path: SIGNS_FOLDER.to_owned(),
+                ..VolumeMount::default()
+            },
+        ]),
         ..Container::default()
     }
 }
@@ -138,6 +173,7 @@ fn arguments(parts: &Parts) -> Vec<String> {
     }
     push("--image-repository", valid::repository(&settings.worker_image));
     push("--runtime", &parts.runtime);
+    push("--signs", SIGNS_FOLDER);
     if !settings.flavor.is_empty() {
         push("--flavor", &settings.flavor);
     }

@@ -226,6 +226,12 @@ fn the_deployment_field_by_field() {
     let deployment = all().pop().unwrap().value;
     let profile = json!({ "type": "RuntimeDefault" });
     let leaves = |taint: &str| json!({ "key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30 });
+    let asks = |question: &str| {
+        json!({
+            "exec": { "command": ["levers9-agent", "probe", question, "--signs", "/run/levers9-signs"] },
+            "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3,
+        })
+    };
     let expected = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -266,7 +272,7 @@ fn the_deployment_field_by_field() {
                             "--controlplane", ADDRESS, "--cluster", ID, "--namespace", "gpus",
                             "--selector", "pool=in (a,b)", "--selector", "zone=on", "--selector", "gpu",
                             "--image-repository", "r.example:5000/levers9/worker", "--runtime", "runc",
-                            "--flavor", "gke", "--pull-secret", "pull",
+                            "--signs", "/run/levers9-signs", "--flavor", "gke", "--pull-secret", "pull",
                         ],
                         "resources": {
                             "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "256Mi" },
@@ -279,13 +285,17 @@ fn the_deployment_field_by_field() {
                             "runAsNonRoot": true,
                             "seccompProfile": profile,
                         },
+                        "livenessProbe": asks("alive"),
+                        "readinessProbe": asks("ready"),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                         "volumeMounts": [
                             { "name": "token", "mountPath": "/var/run/levers9", "readOnly": true },
+                            { "name": "signs", "mountPath": "/run/levers9-signs" },
                         ],
                     }],
                     "volumes": [
                         { "name": "token", "secret": { "secretName": "levers9-agent", "defaultMode": 0o440 } },
+                        { "name": "signs", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
                     ],
                 },
             },
@@ -320,6 +330,8 @@ fn what_is_not_set_is_not_there() {
             "worker",
             "--runtime",
             "runc",
+            "--signs",
+            "/run/levers9-signs",
         ])
     );
 }
@@ -389,6 +401,7 @@ fn the_agent_understands_its_arguments() {
     assert_eq!(full.address.to_string(), ADDRESS);
     assert_eq!(full.token_file, std::path::Path::new(TOKEN_FOLDER).join(TOKEN_KEY));
     assert_eq!(full.repository, "r.example:5000/levers9/worker");
+    assert_eq!(full.signs.as_deref(), Some(std::path::Path::new("/run/levers9-signs")));
     let workers = full.workers;
     assert_eq!((workers.cluster.to_string().as_str(), workers.namespace.as_str()), (ID, "gpus"));
     assert_eq!((workers.flavor, workers.runtime), (Some(Flavor::Gke), Runtime::Runc));

@@ -1,6 +1,7 @@
 //! What breaks in a cluster, and what a person sees of it: jobs go on or are
 //! run again, and nobody stays away for good.
 
+use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -141,7 +142,16 @@ fn an_image_that_cannot_be_pulled_is_told_and_tried_again() {
 fn an_api_server_that_is_away_is_told_and_missed_by_no_job() {
     let site = Site::joined(&PAIR, "L40S");
     let job = Counting::start(&site);
+    let agent = site.cluster.api().get("pods", NAMESPACE, &site.agent_pod()).expect("the agent's pod");
+    let signs = site.kubelet.volumes(agent["metadata"]["uid"].as_str().expect("a uid")).join("signs");
+    let wait_sign = |what: &str, wanted: fn(&Path) -> bool| {
+        wait::until(what, SOON, || if wanted(&signs) { Ok(()) } else { Err(format!("{signs:?}")) });
+    };
+    wait_sign("the agent says that it is ready", |signs| signs.join("ready").exists());
     site.cluster.kill_apiserver();
+    wait_sign("it lives and is not ready", |signs| {
+        !signs.join("ready").exists() && signs.join("alive").exists()
+    });
     site.wait_cluster("lab", "says what is wrong", |row| {
         row["note"].as_str().is_some_and(|note| note.contains("API server"))
     });
@@ -149,6 +159,7 @@ fn an_api_server_that_is_away_is_told_and_missed_by_no_job() {
     job.end();
     site.cluster.start_apiserver();
     site.wait_cluster("lab", "is well again", |row| row["note"] == "" && row["state"] == "ready");
+    wait_sign("it is ready again", |signs| signs.join("ready").exists());
     site.world.wait_status(&task, "COMPLETE", SOON * 2);
 }
 
