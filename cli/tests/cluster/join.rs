@@ -355,6 +355,8 @@ fn an_api_server_that_hangs_or_hangs_up_is_given_up_in_bounded_time() {
         std::thread::spawn(move || {
             let mut held = Vec::new();
             for mut stream in listener.incoming().flatten() {
+                // An answer that comes before its question is another failure.
+                let _asked = stream.read(&mut [0; 4096]);
                 let _gone = stream.write_all(answer.as_bytes());
                 if hang {
                     held.push(stream);
