@@ -2,11 +2,12 @@
 //! and keeps the control stream of every session. What a session does with its
 //! streams is the gate's.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
@@ -17,10 +18,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::carrier::{Carrier, Lost};
 use crate::link::{Opened, accept_streams, frame, lost_by, open_on, read_open, unopened};
-use crate::quic::{Carrier, Endpoint, Inbound, Lost};
+use crate::quic::{self, Endpoint};
 use crate::session::{DEAD_AFTER, Due, Liveness, reconnect_spread};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
+use crate::tcp::{self, Listener};
 
 /// Streams a peer has opened and its session has not taken yet.
 const UNTAKEN: usize = 16;
@@ -36,6 +39,9 @@ pub struct Limits {
     pub retry_above: usize,
     /// Above this many, they are told to come later.
     pub refuse_above: usize,
+    /// Unfinished handshakes over TCP from one address. Many peers may share
+    /// one, behind a NAT or a balancer.
+    pub per_address: usize,
     /// Sessions in all.
     pub sessions: usize,
     /// How often each session is pinged.
@@ -44,7 +50,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { retry_above: 64, refuse_above: 512, sessions: 20_000, ping_every: crate::session::PING_EVERY }
+        Self {
+            retry_above: 64,
+            refuse_above: 512,
+            per_address: 256,
+            sessions: 20_000,
+            ping_every: crate::session::PING_EVERY,
+        }
     }
 }
 
@@ -94,6 +106,62 @@ pub struct Gauges {
     pub admitted: AtomicU64,
     /// Peers refused since the start, with or without words.
     pub refused: AtomicU64,
+}
+
+/// Handshakes over TCP under way, by address.
+type Arriving = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// One of them while it lives.
+struct From {
+    arriving: Arriving,
+    ip: IpAddr,
+}
+
+impl From {
+    /// One more from an address, unless there are enough.
+    fn new(arriving: &Arriving, ip: IpAddr, most: usize) -> Option<Self> {
+        let mut counts = arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(ip).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Self { arriving: Arc::clone(arriving), ip })
+    }
+}
+
+impl Drop for From {
+    fn drop(&mut self) {
+        let mut counts = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.ip) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.ip);
+            }
+        }
+    }
+}
+
+/// A peer that wants in, by either way.
+enum Inbound {
+    Quic(Box<quic::Inbound>),
+    Tcp(tcp::Inbound, From),
+}
+
+impl Inbound {
+    fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Quic(inbound) => inbound.peer(),
+            Self::Tcp(inbound, _) => inbound.peer(),
+        }
+    }
+
+    async fn handshake(self) -> Result<Carrier, Lost> {
+        match self {
+            Self::Quic(inbound) => inbound.handshake().await,
+            Self::Tcp(inbound, _from) => inbound.handshake().await,
+        }
+    }
 }
 
 /// Counts one up while it lives.
@@ -223,6 +291,8 @@ impl SessionHandle {
 /// Accepts peers for one gate.
 pub struct Acceptor<G> {
     endpoint: Endpoint,
+    listener: Option<Listener>,
+    by_address: Arriving,
     gate: Arc<G>,
     limits: Limits,
     gauges: Arc<Gauges>,
@@ -241,6 +311,8 @@ impl<G> Clone for Acceptor<G> {
     fn clone(&self) -> Self {
         Self {
             endpoint: self.endpoint.clone(),
+            listener: self.listener.clone(),
+            by_address: Arc::clone(&self.by_address),
             gate: Arc::clone(&self.gate),
             limits: self.limits,
             gauges: Arc::clone(&self.gauges),
@@ -256,6 +328,8 @@ impl<G: Gate> Acceptor<G> {
     pub fn new(endpoint: Endpoint, gate: Arc<G>, limits: Limits, serve_on: Handle) -> Self {
         Self {
             endpoint,
+            listener: None,
+            by_address: Arc::default(),
             gate,
             limits,
             gauges: Arc::default(),
@@ -263,6 +337,13 @@ impl<G: Gate> Acceptor<G> {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// Accepts over TCP too, for peers that UDP does not reach.
+    #[must_use]
+    pub fn with_tcp(mut self, listener: Listener) -> Self {
+        self.listener = Some(listener);
+        self
     }
 
     /// What it counts.
@@ -273,19 +354,62 @@ impl<G: Gate> Acceptor<G> {
 
     /// Accepts until [`Acceptor::shutdown`].
     pub async fn run(&self) {
-        while let Some(Some(inbound)) = self.stop.run_until_cancelled(self.endpoint.accept()).await {
-            let arriving = self.gauges.arriving.load(Ordering::Relaxed);
-            let sessions = self.gauges.sessions.load(Ordering::Relaxed);
-            if arriving >= self.limits.refuse_above || sessions >= self.limits.sessions {
-                self.gauges.refused.fetch_add(1, Ordering::Relaxed);
-                inbound.refuse();
-            } else if arriving >= self.limits.retry_above && !inbound.is_validated() {
-                inbound.ask_to_retry();
-            } else {
-                let counted = Counted::new(&self.gauges, |g| &g.arriving);
-                self.tasks.spawn(self.clone().arrive(inbound, counted));
+        let over_tcp = async || match &self.listener {
+            Some(listener) => listener.accept().await,
+            None => std::future::pending().await,
+        };
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                inbound = self.endpoint.accept() => match inbound {
+                    Some(inbound) => self.over_quic(inbound),
+                    None => return,
+                },
+                inbound = over_tcp() => self.over_tcp(inbound),
             }
         }
+    }
+
+    /// Whether there is room for one more.
+    fn has_room(&self) -> bool {
+        let arriving = self.gauges.arriving.load(Ordering::Relaxed);
+        let sessions = self.gauges.sessions.load(Ordering::Relaxed);
+        let room = arriving < self.limits.refuse_above && sessions < self.limits.sessions;
+        if !room {
+            self.gauges.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    fn over_quic(&self, inbound: quic::Inbound) {
+        if !self.has_room() {
+            return inbound.refuse();
+        }
+        let arriving = self.gauges.arriving.load(Ordering::Relaxed);
+        if arriving >= self.limits.retry_above && !inbound.is_validated() {
+            return inbound.ask_to_retry();
+        }
+        self.let_arrive(Inbound::Quic(Box::new(inbound)));
+    }
+
+    fn over_tcp(&self, inbound: tcp::Inbound) {
+        if !self.has_room() {
+            return inbound.refuse();
+        }
+        let ip = inbound.peer().ip().to_canonical();
+        match From::new(&self.by_address, ip, self.limits.per_address) {
+            Some(from) => self.let_arrive(Inbound::Tcp(inbound, from)),
+            None => {
+                self.gauges.refused.fetch_add(1, Ordering::Relaxed);
+                inbound.refuse();
+            }
+        }
+    }
+
+    fn let_arrive(&self, inbound: Inbound) {
+        let counted = Counted::new(&self.gauges, |g| &g.arriving);
+        self.tasks.spawn(self.clone().arrive(inbound, counted));
     }
 
     /// Stops taking peers, closes the sessions, and waits at most `patience`
@@ -294,9 +418,16 @@ impl<G: Gate> Acceptor<G> {
         self.stop.cancel();
         self.endpoint.stop_accepting();
         self.tasks.close();
-        let told = self.endpoint.close(ResetCode::Draining, words, patience).await;
+        let over_tcp = async {
+            match &self.listener {
+                Some(listener) => listener.close(ResetCode::Draining, words, patience).await,
+                None => true,
+            }
+        };
+        let over_quic = self.endpoint.close(ResetCode::Draining, words, patience);
+        let (tcp_told, quic_told) = tokio::join!(over_tcp, over_quic);
         let ended = timeout(patience, self.tasks.wait()).await.is_ok();
-        told && ended
+        tcp_told && quic_told && ended
     }
 
     async fn arrive(self, inbound: Inbound, counted: Counted) {

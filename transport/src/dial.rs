@@ -1,6 +1,9 @@
-//! One attempt to reach a controlplane: resolve, try every address, shake
-//! hands, and when nothing answers, find out why, in words that name host,
-//! port and protocol. Waiting and trying again is [`crate::link`]'s.
+//! One attempt to reach a controlplane: resolve, try every address by every
+//! way there is, shake hands, and when nothing answers, find out why, in words
+//! that name host, port and protocol. Waiting and trying again is
+//! [`crate::link`]'s.
+
+mod race;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,18 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use levers9_wire::RetryClass;
 use levers9_wire::v1::RefuseCode;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::Address;
-use crate::quic::{Carrier, ConnectFailed, Endpoint, Lost, Probe, probe};
+use crate::carrier::{Carrier, CarrierKind, Lost};
+use crate::quic::{ConnectFailed, Endpoint, Probe, probe};
+use crate::tcp::{self, End, Fallback, Io, Proxy};
 use crate::trust::{Shown, TrustProblem, Verifier};
 
-/// Head start of each address over the next.
-const STAGGER: Duration = Duration::from_millis(250);
+pub(crate) use race::Race;
+
+/// How long the resolver may take.
+const RESOLVER: Duration = Duration::from_secs(5);
+/// How long a proxy may take to take a connection.
+const PROXY_CONNECT: Duration = Duration::from_secs(3);
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 8;
 
@@ -46,6 +53,20 @@ pub enum DialError {
     /// No answer at all.
     #[error("no answer from UDP {0}: it is down, or UDP is blocked on the way")]
     Silent(String),
+    /// TCP does not get through either.
+    #[error("TCP {0}: {1}")]
+    Tcp(String, String),
+    /// A proxy leads nowhere.
+    #[error("{0}")]
+    Proxy(tcp::ProxyProblem),
+    /// Neither UDP nor any other way leads there.
+    #[error("{udp}; {others}")]
+    AllWays {
+        /// What became of UDP.
+        udp: Box<DialError>,
+        /// What became of the others, each with its name.
+        others: String,
+    },
     /// The server is not believed.
     #[error("{0}")]
     Trust(TrustProblem),
@@ -82,6 +103,11 @@ impl DialError {
         }
     }
 
+    /// Whether it tells more than that nothing answers.
+    fn is_telling(&self) -> bool {
+        matches!(self, Self::Trust(_) | Self::NotLevers9(..) | Self::Busy(_) | Self::Refused { .. })
+    }
+
     /// Whether the controlplane was not reached at all, as against having said no.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
@@ -94,6 +120,10 @@ impl DialError {
         Some(match self {
             Self::Resolve { .. } => "check the address of this context: levers9 config list",
             Self::NothingListening(_) => "is the controlplane running? on this machine: levers9 dev",
+            Self::AllWays { udp, .. } if matches!(**udp, Self::Silent(_) | Self::Unreachable(_)) => {
+                "levers9 needs outbound UDP or TCP to this port; check firewalls and that the controlplane runs"
+            }
+            Self::AllWays { udp, .. } => return udp.hint(),
             Self::Silent(_) | Self::Unreachable(_) => {
                 "levers9 needs outbound UDP to this port; check firewalls and that the controlplane runs"
             }
@@ -137,6 +167,8 @@ pub struct Dialer {
     address: Address,
     resolver: Arc<dyn Resolve>,
     probe: bool,
+    /// What to do where UDP does not get through.
+    fallback: Option<Fallback>,
     /// Addresses that did not answer last time; tried last.
     failed: Vec<SocketAddr>,
 }
@@ -145,7 +177,7 @@ impl Dialer {
     /// A dialer for an address, with the system's resolver.
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, resolver: Arc::new(SystemResolver), probe: true, failed: Vec::new() }
+        Self { address, resolver: Arc::new(SystemResolver), probe: true, fallback: None, failed: Vec::new() }
     }
 
     /// With another resolver.
@@ -162,6 +194,13 @@ impl Dialer {
         self
     }
 
+    /// Goes by TCP, and through proxies, where UDP does not get through.
+    #[must_use]
+    pub fn with_fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = Some(fallback);
+        self
+    }
+
     /// The host and port, for messages.
     #[must_use]
     pub fn target(&self) -> String {
@@ -174,18 +213,25 @@ impl Dialer {
     /// With the most telling failure of all addresses.
     pub async fn dial(&mut self, endpoint: &Endpoint, patience: Duration) -> Result<Carrier, DialError> {
         let addresses = self.addresses().await?;
-        let (mut telling, mut failed) = (None, Vec::new());
-        let raced = timeout(patience, self.race(endpoint, &addresses, &mut telling, &mut failed)).await;
-        if let Ok(Some(carrier)) = raced {
-            self.failed = failed;
-            return Ok(carrier);
-        }
-        self.failed.clone_from(&addresses);
-        self.failed.truncate(1);
-        match telling {
-            Some(error) => Err(error),
-            None => Err(self.explain_silence(&addresses).await),
-        }
+        let mut race = self.race(endpoint, addresses);
+        let raced = timeout_at(Instant::now() + patience, race.next()).await;
+        let (result, failed) = match raced {
+            Ok(Some(carrier)) => (Ok(carrier), race.failed()),
+            Ok(None) | Err(_) => (Err(race.verdict().await), race.failed()),
+        };
+        drop(race);
+        self.tried(failed);
+        result
+    }
+
+    /// Every way to every address, one after the other as they succeed.
+    pub(crate) fn race<'a>(&'a self, endpoint: &'a Endpoint, addresses: Vec<SocketAddr>) -> Race<'a> {
+        Race::new(self, endpoint, addresses)
+    }
+
+    /// Remembers which addresses did not answer.
+    pub(crate) fn tried(&mut self, failed: Vec<SocketAddr>) {
+        self.failed = failed;
     }
 
     /// Every address of the controlplane's name.
@@ -198,7 +244,7 @@ impl Dialer {
             return Ok(vec![SocketAddr::new(ip, port)]);
         }
         let failed = |problem: String| DialError::Resolve { host: host.to_owned(), problem };
-        let found = timeout(Duration::from_secs(5), self.resolver.resolve(host, port)).await;
+        let found = timeout(RESOLVER, self.resolver.resolve(host, port)).await;
         let mut found = match found {
             Ok(Ok(found)) if found.is_empty() => return Err(failed("it has no address".to_owned())),
             Ok(Ok(found)) => found,
@@ -209,37 +255,6 @@ impl Dialer {
         found.sort_by_key(|address| self.failed.contains(address));
         found.truncate(MAX_ADDRESSES);
         Ok(found)
-    }
-
-    /// The first address that completes a handshake wins. The most telling
-    /// failure is left in `telling`, the addresses that failed in `failed`.
-    async fn race(
-        &self,
-        endpoint: &Endpoint,
-        addresses: &[SocketAddr],
-        telling: &mut Option<DialError>,
-        failed: &mut Vec<SocketAddr>,
-    ) -> Option<Carrier> {
-        let mut attempts: FuturesUnordered<_> = addresses
-            .iter()
-            .zip(0u32..)
-            .map(|(address, place)| async move {
-                sleep(STAGGER * place).await;
-                (*address, self.connect(endpoint, *address).await)
-            })
-            .collect();
-        while let Some((address, result)) = attempts.next().await {
-            match result {
-                Ok(carrier) => return Some(carrier),
-                Err(error) => {
-                    failed.push(address);
-                    if telling.is_none() || matches!(error, DialError::Trust(_) | DialError::NotLevers9(..)) {
-                        *telling = Some(error);
-                    }
-                }
-            }
-        }
-        None
     }
 
     /// One handshake with one address, and what the server showed in it, when
@@ -255,6 +270,107 @@ impl Dialer {
                 let connected = self.connect_with(endpoint, address, &verifier).await;
                 (verifier.shown(), connected)
             }
+        }
+    }
+
+    /// One handshake with one address over TCP, and what the server showed in
+    /// it, when it came to that. Without a fallback of the dialer's own this is
+    /// the system's TCP.
+    pub async fn examine_tcp(
+        &self,
+        endpoint: &Endpoint,
+        address: SocketAddr,
+    ) -> (Option<Shown>, Result<Carrier, DialError>) {
+        let fallback = self.fallback.clone().unwrap_or_default();
+        match Verifier::new(&self.address.trust) {
+            Err(problem) => (None, Err(DialError::Trust(problem))),
+            Ok(verifier) => {
+                let why = || "it was asked for".to_owned();
+                let connected = self.connect_tcp(endpoint, &fallback, address, &verifier, why).await;
+                (verifier.shown(), connected)
+            }
+        }
+    }
+
+    /// One handshake with one address over TCP.
+    async fn connect_tcp(
+        &self,
+        endpoint: &Endpoint,
+        fallback: &Fallback,
+        address: SocketAddr,
+        verifier: &Arc<Verifier>,
+        why: impl FnOnce() -> String,
+    ) -> Result<Carrier, DialError> {
+        let io = fallback.via.connect(address).await;
+        let io = io.map_err(|error| self.tcp_failed(tcp::ConnectFailed::Connect(error.into()), verifier))?;
+        self.encrypt(endpoint, fallback, io, address, verifier, CarrierKind::Tcp, why).await
+    }
+
+    /// One handshake through a proxy.
+    async fn connect_proxy(
+        &self,
+        endpoint: &Endpoint,
+        fallback: &Fallback,
+        proxy: &Proxy,
+        verifier: &Arc<Verifier>,
+        why: impl FnOnce() -> String,
+    ) -> Result<Carrier, DialError> {
+        let failed = |problem| self.tcp_failed(tcp::ConnectFailed::Proxy(problem), verifier);
+        let unreachable = |words: String| failed(tcp::ProxyProblem::Unreachable(proxy.to_string(), words));
+        let found = match proxy.host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![SocketAddr::new(ip, proxy.port)]),
+            Err(_) => timeout(RESOLVER, self.resolver.resolve(&proxy.host, proxy.port))
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+        };
+        let mut last = unreachable("it has no address".to_owned());
+        for address in found.map_err(|error| unreachable(error.to_string()))?.into_iter().take(MAX_ADDRESSES)
+        {
+            let connected = timeout(PROXY_CONNECT, fallback.via.connect(address)).await;
+            let mut io = match connected {
+                Ok(Ok(io)) => io,
+                Ok(Err(error)) => {
+                    last = unreachable(error.to_string());
+                    continue;
+                }
+                Err(_) => {
+                    last = unreachable("no answer".to_owned());
+                    continue;
+                }
+            };
+            proxy.lead(&mut *io, &self.address.host, self.address.port).await.map_err(failed)?;
+            return self.encrypt(endpoint, fallback, io, address, verifier, CarrierKind::Proxy, why).await;
+        }
+        Err(last)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one connection")]
+    async fn encrypt(
+        &self,
+        endpoint: &Endpoint,
+        fallback: &Fallback,
+        io: Box<dyn Io>,
+        peer: SocketAddr,
+        verifier: &Arc<Verifier>,
+        kind: CarrierKind,
+        why: impl FnOnce() -> String,
+    ) -> Result<Carrier, DialError> {
+        let stream = tcp::encrypt(io, &self.address.host, Arc::clone(verifier)).await;
+        let stream = stream.map_err(|error| self.tcp_failed(error, verifier))?;
+        let end = End::Dialer(kind, why());
+        Ok(tcp::start(stream, end, peer, endpoint.settings(), &fallback.tasks))
+    }
+
+    fn tcp_failed(&self, failed: tcp::ConnectFailed, verifier: &Verifier) -> DialError {
+        if let Some(problem) = verifier.problem() {
+            return DialError::Trust(problem);
+        }
+        match failed {
+            tcp::ConnectFailed::Proxy(problem) => DialError::Proxy(problem),
+            tcp::ConnectFailed::Lost(Lost::Tls(words)) => DialError::NotLevers9(self.target(), words),
+            tcp::ConnectFailed::Lost(lost) => DialError::Tcp(self.target(), lost.to_string()),
+            tcp::ConnectFailed::Connect(error) => DialError::Tcp(self.target(), error.to_string()),
+            tcp::ConnectFailed::Setup(words) => DialError::Tcp(self.target(), words),
         }
     }
 

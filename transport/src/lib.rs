@@ -8,6 +8,7 @@
 
 pub mod accept;
 pub mod address;
+pub mod carrier;
 pub mod cert;
 pub mod dial;
 pub mod link;
@@ -17,9 +18,12 @@ pub mod session;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stream;
+pub mod tcp;
+mod tls;
 pub mod trust;
 pub mod tunnel;
 
 pub use address::{Address, Trust};
-pub use quic::{Carrier, Endpoint, Lost, Settings, priority};
+pub use carrier::{Carrier, CarrierKind, Lost, priority};
+pub use quic::{Endpoint, Settings};
 pub use stream::{FrameRecv, FrameSend, Stream, StreamError};

@@ -13,17 +13,20 @@ use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
 use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits};
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::carrier::{Carrier, Lost, RecvHalf, SendHalf, priority};
 use crate::dial::{DialError, Dialer};
-use crate::quic::{Carrier, Endpoint, Lost, RecvHalf, SendHalf, priority};
+use crate::quic::Endpoint;
 use crate::session::{Backoff, DEAD_AFTER, Due, Liveness, Outage};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
 
 /// How long one attempt may take, greeting included.
 pub const ATTEMPT: Duration = Duration::from_secs(10);
+/// How long a greeting may take where there is another way.
+const GREETING: Duration = Duration::from_secs(3);
 /// Streams the peer has opened and nobody has taken yet.
 const UNTAKEN: usize = 32;
 /// A peer that has opened this many streams uses them, and may have more open
@@ -258,6 +261,50 @@ struct Runner {
     spread: Duration,
 }
 
+/// What is said on a new carrier.
+struct Greeting<'a> {
+    carrier: &'a Carrier,
+    introduce: &'a dyn Introduce,
+    session: Option<SessionId>,
+    target: String,
+}
+
+impl Greeting<'_> {
+    async fn greet(self) -> Result<Greeted, DialError> {
+        let broken = |error: StreamError| match error {
+            StreamError::Lost(lost) => DialError::Lost(self.target.clone(), lost),
+            other => DialError::NotLevers9(self.target.clone(), other.to_string()),
+        };
+        let control = stream_open::Kind::Control(v1::ControlOpen {});
+        let stream = open_on(self.carrier, control).await.map_err(&broken)?;
+        let (mut send, mut recv) =
+            (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
+        let hello = v1::Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            build: levers9_wire::BUILD.to_owned(),
+            session: self.session.map(SessionId::to_wire).unwrap_or_default(),
+            ..self.introduce.hello()
+        };
+        send.send(&frame(control_frame::Kind::Hello(hello))).await.map_err(&broken)?;
+        loop {
+            match recv.expect::<v1::ControlFrame>().await.map_err(&broken)?.kind {
+                Some(control_frame::Kind::Welcome(welcome)) => {
+                    let welcome = Arc::new(welcome);
+                    return Ok(Greeted { carrier: self.carrier.clone(), send, recv, welcome });
+                }
+                Some(control_frame::Kind::Refused(refused)) => {
+                    let code = refused.code();
+                    let text = levers9_wire::name::printable(&refused.text, 500);
+                    return Err(DialError::Refused { code, text });
+                }
+                // Anything else before a Welcome, known or not, means nothing yet.
+                _ => {}
+            }
+        }
+    }
+}
+
 /// The control stream of this side once welcomed.
 struct Greeted {
     carrier: Carrier,
@@ -317,57 +364,46 @@ impl Runner {
                 self.endpoint.insert(fresh).clone()
             }
         };
-        let carrier = self.dialer.dial(&endpoint, ATTEMPT).await?;
-        let target = self.dialer.target();
-        match timeout(ATTEMPT, self.greet(&carrier)).await {
-            Err(_) => {
-                carrier.close(ResetCode::Timeout, "no welcome");
-                Err(DialError::NoWelcome(target))
-            }
-            Ok(Err(error)) => {
-                carrier.close(ResetCode::Done, "");
-                Err(error)
-            }
-            Ok(Ok(greeted)) => Ok(greeted),
-        }
-    }
-
-    async fn greet(&mut self, carrier: &Carrier) -> Result<Greeted, DialError> {
-        let target = self.dialer.target();
-        let broken = |error: StreamError| match error {
-            StreamError::Lost(lost) => DialError::Lost(target.clone(), lost),
-            other => DialError::NotLevers9(target.clone(), other.to_string()),
-        };
-        let control = stream_open::Kind::Control(v1::ControlOpen {});
-        let stream = open_on(carrier, control).await.map_err(&broken)?;
-        let (mut send, mut recv) =
-            (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
-        let hello = v1::Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            build: levers9_wire::BUILD.to_owned(),
-            session: self.session.map(SessionId::to_wire).unwrap_or_default(),
-            ..self.introduce.hello()
-        };
-        send.send(&frame(control_frame::Kind::Hello(hello))).await.map_err(&broken)?;
-        loop {
-            match recv.expect::<v1::ControlFrame>().await.map_err(&broken)?.kind {
-                Some(control_frame::Kind::Welcome(welcome)) => {
-                    self.session = SessionId::from_wire(&welcome.session).ok().flatten();
-                    self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
-                    self.introduce.welcomed(&welcome);
-                    let welcome = Arc::new(welcome);
-                    return Ok(Greeted { carrier: carrier.clone(), send, recv, welcome });
+        let addresses = self.dialer.addresses().await?;
+        let deadline = Instant::now() + ATTEMPT;
+        let mut race = self.dialer.race(&endpoint, addresses);
+        let result = loop {
+            let Ok(Some(carrier)) = timeout_at(deadline, race.next()).await else {
+                break Err(race.verdict().await);
+            };
+            // Where there is another way, one that is mute is not waited for.
+            let patience = if race.has_more() { GREETING } else { ATTEMPT };
+            let greeting = Greeting {
+                carrier: &carrier,
+                introduce: &*self.introduce,
+                session: self.session,
+                target: self.dialer.target(),
+            };
+            match timeout(patience, greeting.greet()).await {
+                Ok(Ok(greeted)) => break Ok(greeted),
+                Ok(Err(error @ DialError::Refused { .. })) => {
+                    carrier.close(ResetCode::Done, "");
+                    break Err(error);
                 }
-                Some(control_frame::Kind::Refused(refused)) => {
-                    let code = refused.code();
-                    let text = levers9_wire::name::printable(&refused.text, 500);
-                    return Err(DialError::Refused { code, text });
+                Ok(Err(error)) => {
+                    carrier.close(ResetCode::Done, "");
+                    race.in_vain(carrier.kind(), error);
                 }
-                // Anything else before a Welcome, known or not, means nothing yet.
-                _ => {}
+                Err(_) => {
+                    carrier.close(ResetCode::Timeout, "no welcome");
+                    race.in_vain(carrier.kind(), DialError::NoWelcome(self.dialer.target()));
+                }
             }
+        };
+        let failed = race.failed();
+        drop(race);
+        self.dialer.tried(failed);
+        if let Ok(Greeted { welcome, .. }) = &result {
+            self.session = SessionId::from_wire(&welcome.session).ok().flatten();
+            self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
+            self.introduce.welcomed(welcome);
         }
+        result
     }
 
     /// Serves a carrier until it is lost (`Some`) or the link is shut down (`None`).
@@ -488,6 +524,7 @@ async fn say_goodbye(carrier: &Carrier, send: &mut FrameSend, recv: &mut FrameRe
     let _heard = timeout(Duration::from_secs(1), said).await;
     recv.stop(ResetCode::Done);
     carrier.close(ResetCode::Done, "");
+    let _told = timeout(Duration::from_millis(500), carrier.told()).await;
 }
 
 /// Hands on the streams a peer opens until the carrier is gone. Most have said

@@ -8,7 +8,7 @@ use levers9_wire::v1::{self, ResetCode};
 use levers9_wire::{Reset, RetryClass, limits};
 use prost::Message;
 
-use crate::quic::{HalfError, Lost, RecvHalf, SendHalf, priority};
+use crate::carrier::{HalfError, Lost, RecvHalf, SendHalf, priority};
 
 /// The most taken from the carrier at once, in bytes.
 const READ: usize = 64 * 1024;

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::quic::{HalfError, RecvHalf, SendHalf};
+use crate::carrier::{HalfError, RecvHalf, SendHalf};
 use crate::stream::{Stream, StreamError};
 
 /// A stream's two halves from a point on where only bytes follow.

@@ -15,8 +15,9 @@ use quinn_proto::HashedConnectionIdGenerator;
 
 use super::settings::Distance;
 use super::socket::Guarded;
-use super::{Carrier, Counters, Lost, Settings, code, socket, tls};
+use super::{Carrier, Counters, Lost, QuicCarrier, Settings, code, socket};
 use crate::cert::CertResolver;
+use crate::tls;
 use crate::trust::Verifier;
 
 /// Keys that outlive a process, so that its peers notice a restart at once
@@ -134,6 +135,11 @@ impl Endpoint {
         &self.counters
     }
 
+    /// What it is tuned to.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Connections open now, those in their handshake included.
     #[must_use]
     pub fn open_connections(&self) -> usize {
@@ -157,7 +163,7 @@ impl Endpoint {
             .connect_with(config, address, name)
             .map_err(|e| ConnectFailed::Setup(e.to_string()))?;
         match connecting.await {
-            Ok(connection) => Ok(Carrier::new(connection, &self.settings)),
+            Ok(connection) => Ok(Carrier::from(QuicCarrier::new(connection, &self.settings))),
             Err(lost) => Err(ConnectFailed::Lost(lost.into())),
         }
     }
@@ -269,6 +275,6 @@ impl Inbound {
     pub async fn handshake(self) -> Result<Carrier, Lost> {
         let config = self.server.config_for(self.incoming.remote_address());
         let connection = self.incoming.accept_with(config)?.await?;
-        Ok(Carrier::new(connection, &self.settings))
+        Ok(Carrier::from(QuicCarrier::new(connection, &self.settings)))
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Tuner {
     /// Open streams that nobody is reading at this moment.
     parked: AtomicUsize,
     someone_parked: Notify,
+    /// Halves of streams that are held.
+    pub(super) live: AtomicUsize,
     /// Streams the peer may have open at once.
     permitted: AtomicU32,
     /// Who writes first.
@@ -95,6 +97,7 @@ impl Tuner {
             read: AtomicU64::new(0),
             parked: AtomicUsize::new(0),
             someone_parked: Notify::new(),
+            live: AtomicUsize::new(0),
             permitted: AtomicU32::new(settings.max_streams),
             turns: Turns::default(),
         }

@@ -6,7 +6,6 @@ mod endpoint;
 mod flow;
 mod settings;
 mod socket;
-mod tls;
 mod turns;
 
 use std::fmt;
@@ -14,6 +13,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -23,56 +23,14 @@ use levers9_wire::v1::ResetCode;
 use quinn::VarInt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+pub use crate::carrier::{Carrier, HalfError, Lost, RecvHalf, SendHalf, priority};
+pub use crate::tls::provider as crypto_provider;
 pub(crate) use endpoint::ConnectFailed;
 pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
 #[cfg(feature = "sim")]
 pub use quinn::AsyncUdpSocket;
 pub use settings::{BadSettings, Congestion, Settings};
 pub use socket::{Counters, Probe, bind, bind_any, probe, speaks_quic};
-pub use tls::provider as crypto_provider;
-
-/// Priorities of streams: a higher one is sent first. Streams that somebody
-/// waits for have the one a stream is born with, since they are the most.
-pub mod priority {
-    /// Pings and what they ride with.
-    pub const CONTROL: i32 = 100;
-    /// Calls, exec and HTTP: somebody is waiting.
-    pub const INTERACTIVE: i32 = 0;
-    /// Logs and reports.
-    pub const LOG: i32 = -50;
-    /// Uploads.
-    pub const BULK: i32 = -60;
-}
-
-/// Why a carrier is gone.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
-    /// One side closed it, with a code and words.
-    #[error("{reset}{words}", reset = .0, words = said(.1))]
-    Closed(Reset, String),
-    /// Nothing came for too long.
-    #[error("no answer for too long")]
-    TimedOut,
-    /// The peer does not know the connection: it was restarted.
-    #[error("the peer was restarted")]
-    Restarted,
-    /// The peer speaks another QUIC version.
-    #[error("the peer speaks another version of QUIC")]
-    Version,
-    /// The peer would not take a connection now.
-    #[error("the peer refuses connections now")]
-    Busy,
-    /// The TLS handshake failed, with the peer's or our words.
-    #[error("TLS: {0}")]
-    Tls(String),
-    /// A violation of QUIC.
-    #[error("QUIC: {0}")]
-    Protocol(String),
-}
-
-fn said(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!(": {words}") }
-}
 
 impl From<quinn::ConnectionError> for Lost {
     fn from(error: quinn::ConnectionError) -> Self {
@@ -104,20 +62,6 @@ fn is_tls(code: quinn::TransportErrorCode) -> bool {
     (0x100..0x200).contains(&u64::from(code))
 }
 
-/// Why a stream ended other than by its end.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HalfError {
-    /// One side reset or stopped it.
-    #[error(transparent)]
-    Reset(#[from] Reset),
-    /// The carrier is gone.
-    #[error("connection lost: {0}")]
-    Lost(#[from] Lost),
-    /// It was finished or reset by this side before.
-    #[error("the stream is closed already")]
-    Closed,
-}
-
 impl From<quinn::WriteError> for HalfError {
     fn from(error: quinn::WriteError) -> Self {
         match error {
@@ -144,19 +88,19 @@ fn code(code: ResetCode) -> VarInt {
     VarInt::from_u32(u32::try_from(i32::from(code)).unwrap_or(0))
 }
 
-/// One QUIC connection: moves the streams of a session.
+/// One QUIC connection.
 #[derive(Clone)]
-pub struct Carrier {
+pub(crate) struct QuicCarrier {
     shared: Arc<flow::Tuner>,
 }
 
-impl fmt::Debug for Carrier {
+impl fmt::Debug for QuicCarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Carrier({})", self.shared.connection.remote_address())
+        write!(f, "Quic({})", self.shared.connection.remote_address())
     }
 }
 
-impl Carrier {
+impl QuicCarrier {
     fn new(connection: quinn::Connection, settings: &Settings) -> Self {
         Self { shared: Arc::new(flow::Tuner::new(connection, settings)) }
     }
@@ -166,7 +110,7 @@ impl Carrier {
     ///
     /// # Errors
     /// When the carrier is gone.
-    pub async fn open(&self) -> Result<(SendHalf, RecvHalf), Lost> {
+    pub(crate) async fn open(&self) -> Result<(QuicSend, QuicRecv), Lost> {
         let (send, recv) = self.shared.connection.open_bi().await?;
         Ok(self.halves(send, recv))
     }
@@ -175,33 +119,33 @@ impl Carrier {
     ///
     /// # Errors
     /// When the carrier is gone.
-    pub async fn accept(&self) -> Result<(SendHalf, RecvHalf), Lost> {
+    pub(crate) async fn accept(&self) -> Result<(QuicSend, QuicRecv), Lost> {
         let (send, recv) = self.shared.connection.accept_bi().await?;
         Ok(self.halves(send, recv))
     }
 
-    fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (SendHalf, RecvHalf) {
+    fn halves(&self, send: quinn::SendStream, recv: quinn::RecvStream) -> (QuicSend, QuicRecv) {
         self.shared.park();
-        let recv = RecvHalf { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
-        (SendHalf { stream: send, ended: false, flow: Arc::clone(&self.shared) }, recv)
+        self.shared.live.fetch_add(2, Ordering::Relaxed);
+        let recv = QuicRecv { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
+        (QuicSend { stream: send, ended: false, flow: Arc::clone(&self.shared) }, recv)
     }
 
     /// Closes at once; what was not acknowledged is lost. One that is gone
     /// already stays gone for its first reason.
-    pub fn close(&self, why: ResetCode, words: &str) {
+    pub(crate) fn close(&self, why: ResetCode, words: &str) {
         if self.shared.connection.close_reason().is_none() {
             self.shared.connection.close(code(why), words.as_bytes());
         }
     }
 
     /// Waits until it is gone, and says why. Cancel safe.
-    pub async fn closed(&self) -> Lost {
+    pub(crate) async fn closed(&self) -> Lost {
         self.shared.connection.closed().await.into()
     }
 
     /// Why it is gone, when it is.
-    #[must_use]
-    pub fn lost(&self) -> Option<Lost> {
+    pub(crate) fn lost(&self) -> Option<Lost> {
         self.shared.connection.close_reason().map(Lost::from)
     }
 
@@ -212,74 +156,74 @@ impl Carrier {
     }
 
     /// Where the peer is now; changes when its NAT does.
-    #[must_use]
-    pub fn peer(&self) -> SocketAddr {
-        let peer = self.shared.connection.remote_address();
-        SocketAddr::new(peer.ip().to_canonical(), peer.port())
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.shared.connection.remote_address()
     }
 
     /// The current estimate of the round-trip time.
-    #[must_use]
-    pub fn rtt(&self) -> Duration {
+    pub(crate) fn rtt(&self) -> Duration {
         self.shared.connection.rtt()
     }
 
     /// Packets sent, and of those lost.
-    #[must_use]
-    pub fn packets(&self) -> (u64, u64) {
+    pub(crate) fn packets(&self) -> (u64, u64) {
         let path = self.shared.connection.stats().path;
         (path.sent_packets, path.lost_packets)
     }
 
     /// The packet size in use, in bytes.
-    #[must_use]
-    pub fn mtu(&self) -> u16 {
+    pub(crate) fn mtu(&self) -> u16 {
         self.shared.connection.stats().path.current_mtu
     }
 
     /// Raises how many streams the peer may have open at once; never lowers it.
-    pub fn permit_streams(&self, count: u32) {
+    pub(crate) fn permit_streams(&self, count: u32) {
         self.shared.permit(count);
     }
 
+    /// Halves that are still held.
+    pub(crate) fn live_halves(&self) -> usize {
+        self.shared.live.load(Ordering::Relaxed)
+    }
+
     /// Tells two carriers of one process apart.
-    #[must_use]
-    pub fn number(&self) -> usize {
+    pub(crate) fn number(&self) -> usize {
         self.shared.connection.stable_id()
     }
 }
 
 /// The half of a stream that is written. Dropping it without
-/// [`finish`](SendHalf::finish) resets it.
-pub struct SendHalf {
+/// [`finish`](QuicSend::finish) resets it.
+pub(crate) struct QuicSend {
     stream: quinn::SendStream,
     /// It was finished or reset.
     ended: bool,
     flow: Arc<flow::Tuner>,
 }
 
-impl Drop for SendHalf {
+impl Drop for QuicSend {
     fn drop(&mut self) {
         // The library would finish it: a cut that looks like an end.
         if !self.ended {
             self.reset(ResetCode::Cancelled);
         }
+        self.flow.live.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for SendHalf {
+impl fmt::Debug for QuicSend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SendHalf({})", self.stream.id())
     }
 }
 
-impl SendHalf {
+impl QuicSend {
     /// Writes what fits now and takes it off the front of `bytes`; waits until
     /// something fits. Cancel safe: what was not written is still in `bytes`.
     ///
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
-    pub async fn write(&mut self, bytes: &mut Bytes) -> Result<(), HalfError> {
+    pub(crate) async fn write(&mut self, bytes: &mut Bytes) -> Result<(), HalfError> {
         let length = bytes.len();
         let write = self.stream.write_chunks(std::slice::from_mut(bytes));
         self.flow.turns.write(length, write).await?;
@@ -291,7 +235,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
-    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), HalfError> {
+    pub(crate) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), HalfError> {
         let length = chunks.iter().map(Bytes::len).sum();
         self.flow.turns.write(length, self.stream.write_chunks(chunks)).await?;
         Ok(())
@@ -299,7 +243,7 @@ impl SendHalf {
 
     /// Waits until the peer reads no more, or the carrier is gone; for ever
     /// when it has read everything. Can be waited for beside writing. Cancel safe.
-    pub fn stopped(&self) -> impl Future<Output = HalfError> + Send + 'static {
+    pub(crate) fn stopped(&self) -> impl Future<Output = HalfError> + Send + 'static {
         let stopped = self.stream.stopped();
         async move {
             match stopped.await {
@@ -315,20 +259,20 @@ impl SendHalf {
     ///
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
-    pub async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
+    pub(crate) async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
         let length = bytes.len();
         self.flow.turns.write(length, self.stream.write_chunk(bytes)).await?;
         Ok(())
     }
 
     /// Says that nothing follows. The bytes before are still delivered.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.ended = true;
         let _already_closed = self.stream.finish();
     }
 
     /// Gives up the stream; bytes not yet delivered may be lost.
-    pub fn reset(&mut self, why: ResetCode) {
+    pub(crate) fn reset(&mut self, why: ResetCode) {
         self.ended = true;
         let _already_closed = self.stream.reset(code(why));
     }
@@ -338,7 +282,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
-    pub async fn delivered(&mut self) -> Result<(), HalfError> {
+    pub(crate) async fn delivered(&mut self) -> Result<(), HalfError> {
         match self.stream.stopped().await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(HalfError::Reset(Reset::remote(why.into_inner()))),
@@ -348,14 +292,14 @@ impl SendHalf {
     }
 
     /// Sends this stream before or after others of the carrier.
-    pub fn set_priority(&mut self, priority: i32) {
+    pub(crate) fn set_priority(&mut self, priority: i32) {
         let _already_closed = self.stream.set_priority(priority);
     }
 }
 
 /// The half of a stream that is read. Dropping it before its end stops the
 /// peer and gives the window back.
-pub struct RecvHalf {
+pub(crate) struct QuicRecv {
     stream: quinn::RecvStream,
     parked: Parked,
 }
@@ -384,6 +328,7 @@ impl Parked {
 impl Drop for Parked {
     fn drop(&mut self) {
         self.set(false);
+        self.flow.live.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -411,18 +356,18 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl fmt::Debug for RecvHalf {
+impl fmt::Debug for QuicRecv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RecvHalf({})", self.stream.id())
     }
 }
 
-impl RecvHalf {
+impl QuicRecv {
     /// The next bytes, at most `max`, or `None` at the end. Cancel safe.
     ///
     /// # Errors
     /// When the peer reset the stream or the carrier is gone.
-    pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, HalfError> {
+    pub(crate) async fn read(&mut self, max: usize) -> Result<Option<Bytes>, HalfError> {
         let reading = self.parked.reading();
         let read = self.stream.read_chunk(max, true).await;
         let chunk = reading.finish(read, |chunk| chunk.bytes.len())?;
@@ -433,8 +378,8 @@ impl RecvHalf {
     /// `None` at the end. Cancel safe.
     ///
     /// # Errors
-    /// As [`RecvHalf::read`].
-    pub async fn read_many(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, HalfError> {
+    /// As [`QuicRecv::read`].
+    pub(crate) async fn read_many(&mut self, chunks: &mut [Bytes]) -> Result<Option<usize>, HalfError> {
         let reading = self.parked.reading();
         let read = self.stream.read_chunks(chunks).await;
         reading.finish(read, |count| chunks[..*count].iter().map(Bytes::len).sum())
@@ -442,7 +387,7 @@ impl RecvHalf {
 
     /// Waits until the peer has reset the stream, or the carrier is gone,
     /// without reading; for ever when it has ended well. Cancel safe.
-    pub async fn broken(&mut self) -> HalfError {
+    pub(crate) async fn broken(&mut self) -> HalfError {
         match self.stream.received_reset().await {
             Ok(None) => std::future::pending().await,
             Ok(Some(why)) => HalfError::Reset(Reset::remote(why.into_inner())),
@@ -452,12 +397,12 @@ impl RecvHalf {
     }
 
     /// Tells the peer that nothing more is read.
-    pub fn stop(&mut self, why: ResetCode) {
+    pub(crate) fn stop(&mut self, why: ResetCode) {
         let _already_closed = self.stream.stop(code(why));
     }
 }
 
-impl AsyncWrite for SendHalf {
+impl AsyncWrite for QuicSend {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -476,9 +421,9 @@ impl AsyncWrite for SendHalf {
     }
 }
 
-/// Copies, where [`RecvHalf::read_many`] does not. Counts as not being read all
+/// Copies, where [`QuicRecv::read_many`] does not. Counts as not being read all
 /// the time, since nobody says when the reader pauses.
-impl AsyncRead for RecvHalf {
+impl AsyncRead for QuicRecv {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -491,16 +436,5 @@ impl AsyncRead for RecvHalf {
             self.parked.set(false);
         }
         Poll::Ready(read.map_err(|error| HalfError::from(error).into()))
-    }
-}
-
-impl From<HalfError> for io::Error {
-    fn from(error: HalfError) -> Self {
-        let kind = match &error {
-            HalfError::Reset(_) => io::ErrorKind::ConnectionReset,
-            HalfError::Lost(_) => io::ErrorKind::ConnectionAborted,
-            HalfError::Closed => io::ErrorKind::NotConnected,
-        };
-        Self::new(kind, error)
     }
 }

@@ -21,7 +21,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-pub(super) fn client(verifier: Arc<Verifier>) -> Result<rustls::ClientConfig, rustls::Error> {
+pub(crate) fn client(verifier: Arc<Verifier>) -> Result<rustls::ClientConfig, rustls::Error> {
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -34,7 +34,7 @@ pub(super) fn client(verifier: Arc<Verifier>) -> Result<rustls::ClientConfig, ru
     Ok(config)
 }
 
-pub(super) fn server(certificate: Arc<CertResolver>) -> Result<rustls::ServerConfig, rustls::Error> {
+pub(crate) fn server(certificate: Arc<CertResolver>) -> Result<rustls::ServerConfig, rustls::Error> {
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
@@ -43,4 +43,10 @@ pub(super) fn server(certificate: Arc<CertResolver>) -> Result<rustls::ServerCon
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(config)
+}
+
+/// Whether the protocol agreed on is this one. Over QUIC the library insists;
+/// over TCP a peer may have asked for none.
+pub(crate) fn speaks_levers9(agreed: Option<&[u8]>) -> bool {
+    agreed == Some(levers9_wire::ALPN)
 }
