@@ -2,31 +2,33 @@
 //! and keeps the control stream of every session. What a session does with its
 //! streams is the gate's.
 
+mod session;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
-use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits, valid};
+use levers9_wire::{InstanceId, SessionId, VERSION_MAX, VERSION_MIN, limits, valid};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::carrier::{Carrier, Lost};
-use crate::link::{Opened, accept_streams, frame, lost_by, open_on, read_open, unopened};
+use crate::link::{frame, read_open, unopened};
 use crate::quic::{self, Endpoint};
-use crate::session::{DEAD_AFTER, Due, Liveness, reconnect_spread};
-use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
+use crate::session::reconnect_spread;
+use crate::stream::{FrameRecv, FrameSend};
 use crate::tcp::{self, Listener};
 
-/// Streams a peer has opened and its session has not taken yet.
-const UNTAKEN: usize = 16;
+use session::{Directory, Keeper, Live};
+pub use session::{Ending, Session, SessionHandle};
+
 /// How long a peer may take from its first packet to its Hello.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a refused peer may take to read why.
@@ -90,8 +92,23 @@ pub trait Gate: Send + Sync + 'static {
         peer: SocketAddr,
     ) -> impl Future<Output = Result<(v1::Welcome, Self::Admitted), Refusal>> + Send;
 
+    /// Decides whether a carrier may join a session there is: the Hello says
+    /// that it moves, names the session, and is of the same instance. Whether
+    /// it is of the same identity, and still welcome, is what remains to be
+    /// checked. Streams of both carriers come from the one [`Session`] then,
+    /// and new ones go to the newer. `None` treats the Hello as any other.
+    fn rejoin(
+        &self,
+        hello: &valid::Hello,
+        session: &SessionHandle,
+        peer: SocketAddr,
+    ) -> impl Future<Output = Result<Option<v1::Welcome>, Refusal>> + Send {
+        let _undecided = (hello, session, peer);
+        async { Ok(None) }
+    }
+
     /// Serves one session until it returns; the session is then closed. When
-    /// the carrier is lost first, [`Session::next`] ends.
+    /// its last carrier is lost first, [`Session::next`] ends.
     fn serve(self: Arc<Self>, session: Session, admitted: Self::Admitted) -> impl Future<Output = ()> + Send;
 }
 
@@ -180,112 +197,11 @@ impl Drop for Counted {
     }
 }
 
-/// How a session ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// The peer said goodbye.
-    Bye(String),
-    /// The carrier was lost, or closed by this side.
-    Lost(Lost),
-}
-
-/// One peer that was let in.
-#[derive(Debug)]
-pub struct Session {
-    handle: SessionHandle,
-    incoming: mpsc::Receiver<Box<Opened>>,
-}
-
-impl Session {
-    /// The next stream the peer opens, or `None` once the carrier is gone.
-    /// Cancel safe.
-    pub async fn next(&mut self) -> Option<Opened> {
-        // The line ends with the carrier: whoever fills it goes first.
-        self.incoming.recv().await.map(|opened| *opened)
-    }
-
-    /// What others may hold of it.
-    #[must_use]
-    pub fn handle(&self) -> &SessionHandle {
-        &self.handle
-    }
-}
-
-/// A session as others see it; clones share it.
-#[derive(Clone)]
-pub struct SessionHandle {
-    id: SessionId,
+/// A carrier whose peer has said Hello, with its control stream.
+struct Arrived {
     carrier: Carrier,
-    rtt_us: Arc<AtomicU64>,
-    draining: Arc<AtomicBool>,
-    ending: watch::Receiver<Option<Ending>>,
-}
-
-impl fmt::Debug for SessionHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
-            .field("id", &self.id)
-            .field("carrier", &self.carrier)
-            .finish_non_exhaustive()
-    }
-}
-
-impl SessionHandle {
-    /// Which session.
-    #[must_use]
-    pub fn id(&self) -> SessionId {
-        self.id
-    }
-
-    /// What it rides on.
-    #[must_use]
-    pub fn carrier(&self) -> &Carrier {
-        &self.carrier
-    }
-
-    /// The round-trip time of the last ping, once there was one.
-    #[must_use]
-    pub fn rtt(&self) -> Option<Duration> {
-        match self.rtt_us.load(Ordering::Relaxed) {
-            0 => None,
-            us => Some(Duration::from_micros(us)),
-        }
-    }
-
-    /// Whether the peer has said that it takes nothing more.
-    #[must_use]
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Opens a stream to the peer. Cancel safe.
-    ///
-    /// # Errors
-    /// When the carrier is gone.
-    pub async fn open(&self, kind: stream_open::Kind) -> Result<Stream, StreamError> {
-        open_on(&self.carrier, kind).await
-    }
-
-    /// Ends the session now, with a code and words.
-    pub fn close(&self, why: ResetCode, words: &str) {
-        self.carrier.close(why, words);
-    }
-
-    /// Whether it has ended.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.ending.borrow().is_some()
-    }
-
-    /// Waits for the end. Cancel safe.
-    pub async fn ended(&self) -> Ending {
-        let mut ending = self.ending.clone();
-        match ending.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(ending)) => ending.clone(),
-            // The control task is gone without a word: it was aborted with the acceptor.
-            _ => Ending::Lost(self.carrier.lost().unwrap_or(Lost::TimedOut)),
-        }
-    }
+    send: FrameSend,
+    recv: FrameRecv,
 }
 
 /// Accepts peers for one gate.
@@ -293,6 +209,7 @@ pub struct Acceptor<G> {
     endpoint: Endpoint,
     listener: Option<Listener>,
     by_address: Arriving,
+    directory: Arc<Directory>,
     gate: Arc<G>,
     limits: Limits,
     gauges: Arc<Gauges>,
@@ -313,6 +230,7 @@ impl<G> Clone for Acceptor<G> {
             endpoint: self.endpoint.clone(),
             listener: self.listener.clone(),
             by_address: Arc::clone(&self.by_address),
+            directory: Arc::clone(&self.directory),
             gate: Arc::clone(&self.gate),
             limits: self.limits,
             gauges: Arc::clone(&self.gauges),
@@ -330,6 +248,7 @@ impl<G: Gate> Acceptor<G> {
             endpoint,
             listener: None,
             by_address: Arc::default(),
+            directory: Arc::default(),
             gate,
             limits,
             gauges: Arc::default(),
@@ -449,44 +368,77 @@ impl<G: Gate> Acceptor<G> {
                 return;
             }
         };
-        let kept = hello.as_ref().ok().and_then(|hello| hello.session);
-        let decided = match hello {
-            Ok(hello) => {
-                timeout(PATIENCE, self.gate.admit(hello, carrier.peer())).await.unwrap_or_else(|_| {
-                    Err(Refusal::new(RefuseCode::Busy, "the controlplane is too busy to check the token"))
-                })
-            }
-            Err(refusal) => Err(refusal),
+        let hello = match hello {
+            Ok(hello) => hello,
+            Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
         };
-        match decided {
-            Ok((welcome, admitted)) => {
-                let id = kept.unwrap_or_else(SessionId::generate);
-                let welcome = v1::Welcome {
-                    session: id.to_wire(),
-                    version: VERSION_MAX,
-                    ping_interval_ms: u64::try_from(self.limits.ping_every.as_millis()).unwrap_or(u64::MAX),
-                    reconnect_spread_ms: self.spread_ms(),
-                    build: levers9_wire::BUILD.to_owned(),
-                    ..welcome
-                };
-                if send.send(&frame(control_frame::Kind::Welcome(welcome))).await.is_err() {
+        let (instance, held) = (hello.instance, hello.session.and_then(|id| self.directory.get(id)));
+        let joins = held.as_ref().filter(|live| hello.moving && live.is_of(instance));
+        if let Some(live) = joins {
+            match self.ask(self.gate.rejoin(&hello, &SessionHandle::of(live), carrier.peer())).await {
+                Ok(Some(welcome)) => {
+                    let arrived = Arrived { carrier, send, recv };
+                    if let Some(arrived) = self.welcome(live.id(), welcome, arrived).await {
+                        drop(counted);
+                        self.keep(Arc::clone(live), arrived);
+                    }
                     return;
                 }
-                self.gauges.admitted.fetch_add(1, Ordering::Relaxed);
-                drop(counted);
-                self.start(id, carrier, send, recv, admitted);
-            }
-            Err(Refusal { code, text }) => {
-                self.gauges.refused.fetch_add(1, Ordering::Relaxed);
-                let refused = v1::Refused { code: code.into(), text: text.clone() };
-                let parting = async {
-                    send.send(&frame(control_frame::Kind::Refused(refused))).await?;
-                    send.finish_and_deliver().await
-                };
-                let _read = timeout(PARTING, parting).await;
-                carrier.close(ResetCode::Refused, &text);
+                Ok(None) => {}
+                Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
             }
         }
+        // The id of a session is its process's own.
+        let others = held.is_some_and(|live| !live.is_of(instance));
+        let kept = hello.session.filter(|_| !others);
+        match self.ask(self.gate.admit(hello, carrier.peer())).await {
+            Ok((welcome, admitted)) => {
+                let id = kept.unwrap_or_else(SessionId::generate);
+                let arrived = Arrived { carrier, send, recv };
+                if let Some(arrived) = self.welcome(id, welcome, arrived).await {
+                    drop(counted);
+                    self.start(id, instance, arrived, admitted);
+                }
+            }
+            Err(refusal) => self.refuse(&carrier, &mut send, refusal).await,
+        }
+    }
+
+    /// Has the gate decide, within the time there is.
+    async fn ask<T>(&self, decision: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        timeout(PATIENCE, decision).await.unwrap_or_else(|_| {
+            Err(Refusal::new(RefuseCode::Busy, "the controlplane is too busy to check the token"))
+        })
+    }
+
+    /// Says Welcome; gives back the carrier when it could be said.
+    async fn welcome(&self, id: SessionId, welcome: v1::Welcome, mut arrived: Arrived) -> Option<Arrived> {
+        let welcome = v1::Welcome {
+            session: id.to_wire(),
+            version: VERSION_MAX,
+            ping_interval_ms: u64::try_from(self.limits.ping_every.as_millis()).unwrap_or(u64::MAX),
+            reconnect_spread_ms: self.spread_ms(),
+            build: levers9_wire::BUILD.to_owned(),
+            ..welcome
+        };
+        let said = timeout(PATIENCE, arrived.send.send(&frame(control_frame::Kind::Welcome(welcome)))).await;
+        if !matches!(said, Ok(Ok(()))) {
+            return None;
+        }
+        self.gauges.admitted.fetch_add(1, Ordering::Relaxed);
+        Some(arrived)
+    }
+
+    async fn refuse(&self, carrier: &Carrier, send: &mut FrameSend, refusal: Refusal) {
+        let Refusal { code, text } = refusal;
+        self.gauges.refused.fetch_add(1, Ordering::Relaxed);
+        let refused = v1::Refused { code: code.into(), text: text.clone() };
+        let parting = async {
+            send.send(&frame(control_frame::Kind::Refused(refused))).await?;
+            send.finish_and_deliver().await
+        };
+        let _read = timeout(PARTING, parting).await;
+        carrier.close(ResetCode::Refused, &text);
     }
 
     fn spread_ms(&self) -> u64 {
@@ -517,45 +469,34 @@ impl<G: Gate> Acceptor<G> {
         Ok((send, recv, check_hello(hello)))
     }
 
-    fn start(
-        &self,
-        id: SessionId,
-        carrier: Carrier,
-        send: FrameSend,
-        recv: FrameRecv,
-        admitted: G::Admitted,
-    ) {
-        let (opened, incoming) = mpsc::channel(UNTAKEN);
-        let (ended, ending) = watch::channel(None);
-        let rtt_us = Arc::new(AtomicU64::new(0));
-        let draining = Arc::new(AtomicBool::new(false));
-        let handle = SessionHandle {
-            id,
-            carrier: carrier.clone(),
-            rtt_us: Arc::clone(&rtt_us),
-            draining: Arc::clone(&draining),
-            ending,
-        };
-        let counted = Counted::new(&self.gauges, |g| &g.sessions);
-        let ping_every = self.limits.ping_every;
-        let keeper = Keeper { carrier: carrier.clone(), send, recv, rtt_us, draining, ping_every };
+    fn start(&self, id: SessionId, instance: InstanceId, arrived: Arrived, admitted: G::Admitted) {
+        let (session, live) = session::begin(id, instance, arrived.carrier.clone());
+        self.directory.put(&live);
+        let (counted, directory) = (Counted::new(&self.gauges, |g| &g.sessions), Arc::clone(&self.directory));
+        let ended = Arc::clone(&live);
+        self.keep(live, arrived);
         self.tasks.spawn(async move {
             let _counted = counted;
-            let acceptor =
-                AbortOnDropHandle::new(tokio::spawn(accept_streams(keeper.carrier.clone(), opened)));
-            let ending = keeper.run().await;
-            drop(acceptor);
-            ended.send_replace(Some(ending));
+            SessionHandle::of(&ended).ended().await;
+            directory.take(&ended);
         });
-        let gate = Arc::clone(&self.gate);
-        let session = Session { handle, incoming };
+        let (gate, handle) = (Arc::clone(&self.gate), session.handle().clone());
         self.tasks.spawn_on(
             async move {
                 gate.serve(session, admitted).await;
-                carrier.close(ResetCode::Done, "");
+                handle.close(ResetCode::Done, "");
             },
             &self.serve_on,
         );
+    }
+
+    /// Lets a carrier carry a session, the first or a newer one.
+    fn keep(&self, live: Arc<Live>, arrived: Arrived) {
+        let Arrived { carrier, send, recv } = arrived;
+        match Keeper::new(live, carrier.clone(), send, recv, self.limits.ping_every) {
+            Some(keeper) => drop(self.tasks.spawn(keeper.run())),
+            None => carrier.close(ResetCode::CarrierLost, "the session ended meanwhile"),
+        }
     }
 }
 
@@ -570,80 +511,4 @@ fn check_hello(hello: v1::Hello) -> Result<valid::Hello, Refusal> {
         return Err(Refusal::new(RefuseCode::Version, text));
     }
     valid::Hello::try_from(hello).map_err(|invalid| Refusal::new(RefuseCode::BadHello, invalid.to_string()))
-}
-
-/// Keeps one session's control stream.
-struct Keeper {
-    carrier: Carrier,
-    send: FrameSend,
-    recv: FrameRecv,
-    rtt_us: Arc<AtomicU64>,
-    draining: Arc<AtomicBool>,
-    ping_every: Duration,
-}
-
-impl Keeper {
-    /// Runs until the session has ended, and says how.
-    async fn run(mut self) -> Ending {
-        let mut liveness = Liveness::new(Instant::now(), Some(self.ping_every), DEAD_AFTER);
-        loop {
-            let due = tokio::select! {
-                biased;
-                lost = self.carrier.closed() => return Ending::Lost(lost),
-                sent = self.send.flush(), if self.send.has_pending() => match sent {
-                    Ok(()) => continue,
-                    Err(error) => return self.give_up(lost_by(error)),
-                },
-                frame = self.recv.next::<v1::ControlFrame>() => match frame {
-                    Ok(Some(received)) => {
-                        liveness.heard(Instant::now());
-                        if let Some(ending) = self.control(received, &mut liveness) { return ending }
-                        continue;
-                    }
-                    Ok(None) => return self.give_up(Lost::Protocol("the control stream ended".to_owned())),
-                    Err(error) => return self.give_up(lost_by(error)),
-                },
-                () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
-            };
-            match due {
-                Due::Nothing => {}
-                Due::Ping(nonce) => {
-                    let _too_large = self.send.queue(&frame(control_frame::Kind::Ping(v1::Ping { nonce })));
-                }
-                Due::Dead => return self.give_up(Lost::TimedOut),
-            }
-        }
-    }
-
-    fn give_up(&self, lost: Lost) -> Ending {
-        self.carrier.close(ResetCode::Timeout, "given up");
-        Ending::Lost(lost)
-    }
-
-    fn control(&mut self, received: v1::ControlFrame, liveness: &mut Liveness) -> Option<Ending> {
-        match received.kind {
-            Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
-                if let Some(rtt) = liveness.pong(nonce, Instant::now()) {
-                    let us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
-                    self.rtt_us.store(us, Ordering::Relaxed);
-                }
-                None
-            }
-            Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
-                let _too_large = self.send.queue(&frame(control_frame::Kind::Pong(v1::Pong { nonce })));
-                None
-            }
-            Some(control_frame::Kind::Drain(_)) => {
-                self.draining.store(true, Ordering::Relaxed);
-                None
-            }
-            Some(control_frame::Kind::Bye(bye)) => {
-                Some(Ending::Bye(levers9_wire::name::printable(&bye.reason, 200)))
-            }
-            _ => {
-                tracing::warn!(peer = %self.carrier.peer(), "a peer sent a control frame this build does not know");
-                None
-            }
-        }
-    }
 }

@@ -201,6 +201,17 @@ impl Dialer {
         self
     }
 
+    /// The same without a fallback.
+    pub(crate) fn over_quic_only(&self) -> Self {
+        let (address, resolver) = (self.address.clone(), Arc::clone(&self.resolver));
+        Self { address, resolver, probe: self.probe, fallback: None, failed: self.failed.clone() }
+    }
+
+    /// Whether it dials by real sockets.
+    pub(crate) fn is_real(&self) -> bool {
+        self.probe
+    }
+
     /// The host and port, for messages.
     #[must_use]
     pub fn target(&self) -> String {

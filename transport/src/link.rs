@@ -1,7 +1,10 @@
-//! A dialer's session: one carrier at a time to one controlplane, made again
-//! for ever when it is lost. Owns the control stream of this side, answers
+//! A dialer's session: one carrier to one controlplane, two while it moves,
+//! made again for ever when it is lost. Owns the control stream of this side, answers
 //! pings, gives out streams to open and those the peer opens. What is said on
 //! them is the caller's.
+
+mod awake;
+mod riding;
 
 use std::fmt;
 use std::io;
@@ -20,8 +23,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::carrier::{Carrier, Lost, RecvHalf, SendHalf, priority};
 use crate::dial::{DialError, Dialer};
 use crate::quic::Endpoint;
-use crate::session::{Backoff, DEAD_AFTER, Due, Liveness, Outage};
+use crate::session::{Backoff, Moves, Outage, Task};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
+use awake::Awake;
+use riding::{Riding, Said};
 
 /// How long one attempt may take, greeting included.
 pub const ATTEMPT: Duration = Duration::from_secs(10);
@@ -34,8 +39,8 @@ const UNTAKEN: usize = 32;
 const BUSY_AFTER: u32 = 16;
 /// How many.
 const BUSY_STREAMS: u32 = 256;
-/// How often to compare the clocks for time spent asleep.
-const SLEEP_CHECK: Duration = Duration::from_secs(5);
+/// How long a look for a better carrier may take.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// What a dialer says about itself, asked for at every attempt.
 pub trait Introduce: Send + Sync + 'static {
@@ -50,9 +55,10 @@ pub trait Introduce: Send + Sync + 'static {
 pub enum Status {
     /// An attempt is running, the first one or after a pause.
     Dialing,
-    /// There is a session.
+    /// There is a session. While it lasts it may move: another `Online` with
+    /// another carrier follows, and streams of the one before go on.
     Online {
-        /// What it rides on.
+        /// What it rides on; of what kind and why, the carrier says.
         carrier: Carrier,
         /// What the controlplane said.
         welcome: Arc<v1::Welcome>,
@@ -267,6 +273,8 @@ struct Greeting<'a> {
     introduce: &'a dyn Introduce,
     session: Option<SessionId>,
     target: String,
+    /// The session's carrier works, and this one is to join it.
+    moving: bool,
 }
 
 impl Greeting<'_> {
@@ -284,6 +292,7 @@ impl Greeting<'_> {
             version_max: VERSION_MAX,
             build: levers9_wire::BUILD.to_owned(),
             session: self.session.map(SessionId::to_wire).unwrap_or_default(),
+            moving: self.moving,
             ..self.introduce.hello()
         };
         send.send(&frame(control_frame::Kind::Hello(hello))).await.map_err(&broken)?;
@@ -378,6 +387,7 @@ impl Runner {
                 introduce: &*self.introduce,
                 session: self.session,
                 target: self.dialer.target(),
+                moving: false,
             };
             match timeout(patience, greeting.greet()).await {
                 Ok(Ok(greeted)) => break Ok(greeted),
@@ -399,108 +409,148 @@ impl Runner {
         drop(race);
         self.dialer.tried(failed);
         if let Ok(Greeted { welcome, .. }) = &result {
-            self.session = SessionId::from_wire(&welcome.session).ok().flatten();
-            self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
-            self.introduce.welcomed(welcome);
+            self.took(welcome);
         }
         result
     }
 
-    /// Serves a carrier until it is lost (`Some`) or the link is shut down (`None`).
+    /// Serves a session until its last carrier is lost (`Some`) or the link is
+    /// shut down (`None`). On a fallback it looks for something better, and
+    /// moves there when it finds it.
     async fn serve(&mut self, greeted: Greeted) -> Option<Lost> {
-        let Greeted { carrier, mut send, mut recv, welcome } = greeted;
-        self.status.send_replace(Status::Online { carrier: carrier.clone(), welcome });
-        let acceptor =
-            AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), self.opened.clone())));
-        let mut liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
-        let mut awake = Awake::new();
-        let mut told = false;
-        let lost = loop {
-            let due = tokio::select! {
+        let mut current = self.ride(greeted);
+        let mut moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
+        let mut left: Option<Riding> = None;
+        let mut probe: Option<Probing> = None;
+        let mut awake = Awake::new(self.dialer.is_real().then(|| current.carrier.peer()));
+        loop {
+            tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
-                    say_goodbye(&carrier, &mut send, &mut recv).await;
-                    break None;
+                    left.iter().for_each(Riding::close);
+                    current.say_goodbye().await;
+                    return None;
                 }
-                lost = carrier.closed() => break Some(lost),
-                () = self.drain.cancelled(), if !told => {
-                    told = true;
-                    let _too_large = send.queue(&frame(control_frame::Kind::Drain(v1::Drain::default())));
-                    continue;
-                }
-                sent = send.flush(), if send.has_pending() => {
-                    if let Err(error) = sent { break Some(lost_by(error)) }
-                    continue;
-                }
-                frame = recv.next::<v1::ControlFrame>() => match frame {
-                    Ok(Some(frame)) => {
-                        liveness.heard(Instant::now());
-                        self.control(frame, &mut send, &mut liveness);
-                        continue;
+                said = current.keep(&self.drain) => match said {
+                    // Whoever pings us is alive and serves us: the outage is over.
+                    Said::Pinged => self.backoff.proved(),
+                    Said::Lost(lost) => {
+                        current.close();
+                        let Some(back) = left.take() else { return Some(lost) };
+                        tracing::info!(%lost, kind = %back.carrier.kind(), "back on the carrier the session had left");
+                        current = back;
+                        self.show(&current);
+                        moves.fell_back(Instant::now(), self.may_move(&current), &mut self.rng);
                     }
-                    Ok(None) => break Some(Lost::Protocol("the control stream ended".to_owned())),
-                    Err(error) => break Some(lost_by(error)),
                 },
-                () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
-                () = awake.slept() => liveness.woke(Instant::now()),
-            };
-            match due {
-                Due::Nothing => {}
-                Due::Ping(nonce) => {
-                    let _too_large = send.queue(&frame(control_frame::Kind::Ping(v1::Ping { nonce })));
+                said = keep_left(&mut left, &self.drain) => if let Said::Lost(_) = said {
+                    left.iter().for_each(Riding::close);
+                    left = None;
+                    moves.gone();
+                },
+                probed = result_of(&mut probe) => {
+                    probe = None;
+                    match probed {
+                        Ok((endpoint, greeted)) => {
+                            self.endpoint = Some(endpoint);
+                            self.took(&greeted.welcome);
+                            let older = std::mem::replace(&mut current, self.ride(greeted));
+                            tracing::info!(kind = %current.carrier.kind(), "the session moves to a better carrier");
+                            // One that was left before had its time.
+                            left.replace(older).iter().for_each(Riding::close);
+                            moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
+                        }
+                        Err(problem) => {
+                            tracing::debug!(%problem, "no better carrier");
+                            moves.failed(Instant::now(), &mut self.rng);
+                        }
+                    }
                 }
-                Due::Dead => break Some(Lost::TimedOut),
-            }
-        };
-        drop(acceptor);
-        carrier.close(ResetCode::Done, "");
-        lost
-    }
-
-    fn control(&mut self, received: v1::ControlFrame, send: &mut FrameSend, liveness: &mut Liveness) {
-        match received.kind {
-            Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
-                // Whoever pings us is alive and serves us: the outage is over.
-                self.backoff.proved();
-                let _too_large = send.queue(&frame(control_frame::Kind::Pong(v1::Pong { nonce })));
-            }
-            Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
-                liveness.pong(nonce, Instant::now());
-            }
-            Some(control_frame::Kind::Bye(bye)) => {
-                tracing::info!(reason = %levers9_wire::name::printable(&bye.reason, 200), "the controlplane says goodbye");
-            }
-            // A drain without alternatives asks for nothing: streams go on to their end.
-            Some(control_frame::Kind::Drain(_)) => {}
-            _ => tracing::warn!("the controlplane sent a control frame this build does not know"),
-        }
-    }
-}
-
-/// Notices that the machine was suspended: the wall clock went on, timers did not.
-struct Awake {
-    next: Instant,
-    wall: u64,
-}
-
-impl Awake {
-    fn new() -> Self {
-        Self { next: Instant::now() + SLEEP_CHECK, wall: levers9_wire::clock::unix_millis() }
-    }
-
-    /// Returns after a sleep. Cancel safe.
-    async fn slept(&mut self) {
-        loop {
-            sleep_until(self.next).await;
-            let wall = levers9_wire::clock::unix_millis();
-            let passed = Duration::from_millis(wall.saturating_sub(self.wall));
-            self.wall = wall;
-            self.next = Instant::now() + SLEEP_CHECK;
-            if passed > 2 * SLEEP_CHECK {
-                return;
+                () = sleep_until(moves.next().unwrap_or_else(far)) => match moves.poll(Instant::now()) {
+                    Task::Nothing => {}
+                    Task::Probe => probe = Some(self.probe()),
+                    Task::Look => moves.looked(Instant::now(), left.as_ref().is_some_and(Riding::is_used)),
+                    Task::Leave => {
+                        left.iter().for_each(Riding::close);
+                        left = None;
+                    }
+                },
+                change = awake.changed() => {
+                    current.ask(change);
+                    left.iter_mut().for_each(|left| left.ask(change));
+                    moves.network_changed(Instant::now());
+                }
             }
         }
     }
+
+    /// Whether a session on this carrier may look for a better one.
+    fn may_move(&self, current: &Riding) -> bool {
+        current.carrier.kind().is_fallback() && self.session.is_some()
+    }
+
+    fn ride(&self, greeted: Greeted) -> Riding {
+        let riding = Riding::new(greeted, self.opened.clone());
+        self.show(&riding);
+        riding
+    }
+
+    fn show(&self, riding: &Riding) {
+        let (carrier, welcome) = (riding.carrier.clone(), Arc::clone(&riding.welcome));
+        self.status.send_replace(Status::Online { carrier, welcome });
+    }
+
+    fn took(&mut self, welcome: &v1::Welcome) {
+        self.session = SessionId::from_wire(&welcome.session).ok().flatten();
+        self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
+        self.introduce.welcomed(welcome);
+    }
+
+    /// Looks whether QUIC gets through now, and asks to move the session there.
+    fn probe(&mut self) -> Probing {
+        let endpoint = (self.endpoints)().map_err(|e| DialError::Socket(e.to_string()));
+        let (mut dialer, introduce) = (self.dialer.over_quic_only(), Arc::clone(&self.introduce));
+        let session = self.session;
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let endpoint = endpoint?;
+            let carrier = dialer.dial(&endpoint, PROBE).await?;
+            let target = dialer.target();
+            let greeting =
+                Greeting { carrier: &carrier, introduce: &*introduce, session, target, moving: true };
+            let greeted = timeout(GREETING, greeting.greet()).await;
+            let greeted = greeted.unwrap_or_else(|_| Err(DialError::NoWelcome(dialer.target())));
+            match greeted {
+                Ok(greeted) => Ok((endpoint, greeted)),
+                Err(error) => {
+                    carrier.close(ResetCode::Done, "");
+                    Err(error)
+                }
+            }
+        }))
+    }
+}
+
+/// A look for a better carrier.
+type Probing = AbortOnDropHandle<Result<(Endpoint, Greeted), DialError>>;
+
+/// What became of it; for ever when there is none. Cancel safe.
+async fn result_of(probe: &mut Option<Probing>) -> Result<(Endpoint, Greeted), DialError> {
+    match probe {
+        Some(probe) => probe.await.unwrap_or_else(|error| Err(DialError::Socket(error.to_string()))),
+        None => std::future::pending().await,
+    }
+}
+
+/// What is said on the carrier that was left; for ever when there is none. Cancel safe.
+async fn keep_left(left: &mut Option<Riding>, drain: &CancellationToken) -> Said {
+    match left {
+        Some(left) => left.keep(drain).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
 }
 
 pub(crate) fn frame(kind: control_frame::Kind) -> v1::ControlFrame {
@@ -513,18 +563,6 @@ pub(crate) fn lost_by(error: StreamError) -> Lost {
         StreamError::Reset(reset) => Lost::Closed(reset, String::new()),
         other => Lost::Protocol(other.to_string()),
     }
-}
-
-async fn say_goodbye(carrier: &Carrier, send: &mut FrameSend, recv: &mut FrameRecv) {
-    let bye = frame(control_frame::Kind::Bye(v1::Bye { reason: "closing".to_owned(), back_in_ms: 0 }));
-    let said = async {
-        send.send(&bye).await?;
-        send.finish_and_deliver().await
-    };
-    let _heard = timeout(Duration::from_secs(1), said).await;
-    recv.stop(ResetCode::Done);
-    carrier.close(ResetCode::Done, "");
-    let _told = timeout(Duration::from_millis(500), carrier.told()).await;
 }
 
 /// Hands on the streams a peer opens until the carrier is gone. Most have said

@@ -73,6 +73,8 @@ pub struct Hello {
     pub instance: InstanceId,
     /// The session it had.
     pub session: Option<SessionId>,
+    /// Whether its carrier is to join that session.
+    pub moving: bool,
     /// Its build, printable.
     pub build: String,
     /// What a worker brings.
@@ -114,6 +116,7 @@ impl TryFrom<v1::Hello> for Hello {
             instance: required_id("instance", InstanceId::from_wire(&hello.instance))?,
             session: SessionId::from_wire(&hello.session)
                 .map_err(|source| Invalid::Id { what: "session", source })?,
+            moving: hello.moving,
             token: Secret::new(hello.token),
             build: name::printable(&hello.build, 64),
             worker,

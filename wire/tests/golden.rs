@@ -117,6 +117,15 @@ fn control_frames() {
          10 01     # 2 generation
          18 02     # 3 last_event",
     );
+    let moving = v1::Hello { session: vec![9; 1], moving: true, ..v1::Hello::default() };
+    check(
+        "a hello that moves",
+        &control(control_frame::Kind::Hello(moving)),
+        "07        # the frame has 7 bytes
+         0a 05     # field 1, hello: 5 bytes
+         32 01 09  # 6 session
+         78 01     # 15 moving",
+    );
     let refused = v1::Refused { code: v1::RefuseCode::Version.into(), text: "old".to_owned() };
     check(
         "refused",

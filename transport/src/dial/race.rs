@@ -138,7 +138,7 @@ impl<'a> Race<'a> {
         if self.running[0] == 0 {
             self.tcp_at = self.tcp_at.map(|at| at.min(now));
         }
-        if self.running[0] == 0 && self.running[1] == 0 && self.tcp_at.is_none() {
+        if self.running[1] == 0 && self.tcp_at.is_none() {
             self.proxy_at = self.proxy_at.map(|at| at.min(now));
         }
     }

@@ -1,14 +1,17 @@
 //! The rules of a session, without I/O: when a peer counts as gone, when to
-//! ping it, and how long to wait before dialing again. Time and randomness are
+//! ping it, how long to wait before dialing again, when to move to a better
+//! carrier. Time and randomness are
 //! arguments; [`crate::link`] and [`crate::accept`] are the shells around it.
 
 mod backoff;
 mod liveness;
+mod moves;
 
 use std::time::Duration;
 
 pub use backoff::{Backoff, Outage};
 pub use liveness::{Due, Liveness};
+pub use moves::{LEAVE_WITHIN, Moves, PROBES, SETTLED, Task};
 
 /// How often the controlplane pings each session.
 pub const PING_EVERY: Duration = Duration::from_secs(15);

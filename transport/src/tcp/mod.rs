@@ -1,7 +1,7 @@
 //! The carrier for where UDP does not get through: TLS 1.3 over TCP, with
 //! streams that both sides open, each with its own flow control, ends, resets
-//! and stop codes, so that nobody above can tell it from QUIC. [`core`] is the
-//! state, [`code`] the bytes, [`driver`] moves them; [`listen`] and [`connect`]
+//! and stop codes, so that nobody above can tell it from QUIC. `core` is the
+//! state, `code` the bytes, `driver` moves them; `listen` and `connect`
 //! make connections. It knows nothing of sessions, frames or tokens.
 
 mod code;

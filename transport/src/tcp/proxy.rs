@@ -282,7 +282,7 @@ mod tests {
         let through =
             |no: &str, host: &str| Proxies::new("http://p:1", no).unwrap().proxy_for(host, 443).is_some();
         assert!(through("", "cp.example.org"));
-        assert!(!Proxies::new("", "").unwrap().proxy_for("h", 1).is_some());
+        assert!(Proxies::new("", "").unwrap().proxy_for("h", 1).is_none());
         for (no, host) in [
             ("*", "anything"),
             ("example.org", "cp.EXAMPLE.org."),

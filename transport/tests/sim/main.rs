@@ -6,6 +6,7 @@
 
 mod hostile;
 mod links;
+mod moves;
 mod outages;
 mod storm;
 mod streams;

@@ -2,10 +2,11 @@
 //! everybody in and answers streams, and links that dial it.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::address::{Address, Pin, Trust};
@@ -14,6 +15,7 @@ use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
 use levers9_transport::quic::{Endpoint, Identity, Settings};
 use levers9_transport::sim::{self, Network};
 use levers9_transport::stream::Stream;
+use levers9_transport::tcp::{Fallback, Io, Listener, Via};
 use levers9_transport::tunnel::{Raw, relay};
 use levers9_wire::v1::{self, RefuseCode, stream_open};
 use levers9_wire::{InstanceId, SessionId, valid};
@@ -42,6 +44,36 @@ pub(crate) struct World {
     seed: u64,
 }
 
+/// TCP without a network: connections of memory.
+#[derive(Debug)]
+pub(crate) struct Pipes {
+    pub(crate) given: mpsc::Sender<(Box<dyn Io>, SocketAddr)>,
+    /// Connections are not answered.
+    pub(crate) blocked: AtomicBool,
+    /// How many were made.
+    pub(crate) made: AtomicUsize,
+}
+
+impl Pipes {
+    /// The dialer's end of a new connection.
+    pub(crate) async fn pipe(&self) -> tokio::io::DuplexStream {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        self.given.send((Box::new(far), client_address(0))).await.unwrap();
+        self.made.fetch_add(1, Ordering::Relaxed);
+        near
+    }
+}
+
+#[async_trait]
+impl Via for Pipes {
+    async fn connect(&self, _address: SocketAddr) -> std::io::Result<Box<dyn Io>> {
+        if self.blocked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        Ok(Box::new(self.pipe().await))
+    }
+}
+
 /// Lets in everybody but who says "refused", and serves:
 /// `Log` echoes raw bytes, `Tunnel` is led back to its opener, `Follow` sends `since_line` bytes, a `Call` gets one answer.
 #[derive(Default)]
@@ -53,6 +85,10 @@ pub(crate) struct Open {
     pub(crate) serving: AtomicUsize,
     /// Streams to open to each peer.
     pub(crate) open: AtomicUsize,
+    /// Everybody there was.
+    pub(crate) handles: Mutex<Vec<SessionHandle>>,
+    /// How often a carrier joined a session.
+    pub(crate) joined: AtomicUsize,
 }
 
 impl Gate for Open {
@@ -66,7 +102,21 @@ impl Gate for Open {
         Ok((v1::Welcome::default(), ()))
     }
 
+    async fn rejoin(
+        &self,
+        hello: &valid::Hello,
+        _session: &SessionHandle,
+        _peer: SocketAddr,
+    ) -> Result<Option<v1::Welcome>, Refusal> {
+        if hello.token.expose() == "stranger" {
+            return Ok(None);
+        }
+        self.joined.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(v1::Welcome::default()))
+    }
+
     async fn serve(self: Arc<Self>, mut session: Session, (): ()) {
+        self.handles.lock().unwrap().push(session.handle().clone());
         self.sessions.lock().unwrap().push(session.handle().id());
         for _ in 0..self.open.load(Ordering::Relaxed) {
             let run = stream_open::Kind::Run(v1::RunOpen::default());
@@ -186,6 +236,18 @@ impl World {
     }
 
     pub(crate) fn server(&self) -> Server {
+        self.server_with(None)
+    }
+
+    /// A server that is reached over TCP too, and the way to it.
+    pub(crate) fn server_over_tcp(&self) -> (Server, Arc<Pipes>) {
+        let (given, connections) = mpsc::channel(16);
+        let listener = Listener::given(connections, &self.settings, &self.identity).unwrap();
+        let pipes = Pipes { given, blocked: AtomicBool::new(false), made: AtomicUsize::new(0) };
+        (self.server_with(Some(listener)), Arc::new(pipes))
+    }
+
+    fn server_with(&self, listener: Option<Listener>) -> Server {
         let socket = sim::as_socket(&self.network.socket(server_address()));
         let endpoint =
             Endpoint::on(socket, &self.settings, Some(&self.identity), Some(self.seed_for(u16::MAX)))
@@ -194,6 +256,10 @@ impl World {
         let limits = Limits { ping_every: self.settings.ping_interval(), ..Limits::default() };
         let handle = tokio::runtime::Handle::current();
         let acceptor = Acceptor::new(endpoint.clone(), Arc::clone(&gate), limits, handle);
+        let acceptor = match listener {
+            Some(listener) => acceptor.with_tcp(listener),
+            None => acceptor,
+        };
         let runner = acceptor.clone();
         Server { gate, acceptor, endpoint, task: tokio::spawn(async move { runner.run().await }) }
     }
@@ -217,6 +283,27 @@ impl World {
         token: &str,
         resolver: Option<(Arc<dyn Resolve>, &str)>,
     ) -> (Link, mpsc::Receiver<Box<Opened>>) {
+        self.link_by(number, token, resolver, None)
+    }
+
+    /// A link that goes by TCP where UDP does not get through.
+    pub(crate) fn link_with_tcp(
+        &self,
+        number: u16,
+        token: &str,
+        pipes: &Arc<Pipes>,
+    ) -> (Link, mpsc::Receiver<Box<Opened>>) {
+        let via: Arc<dyn Via> = Arc::<Pipes>::clone(pipes);
+        self.link_by(number, token, None, Some(Fallback::default().with_via(via)))
+    }
+
+    fn link_by(
+        &self,
+        number: u16,
+        token: &str,
+        resolver: Option<(Arc<dyn Resolve>, &str)>,
+        fallback: Option<Fallback>,
+    ) -> (Link, mpsc::Receiver<Box<Opened>>) {
         let mut address = self.address();
         let mut rng = StdRng::from_seed(self.seed_for(number));
         let me = Me { token: token.to_owned(), instance: InstanceId::new(0, &mut rng) };
@@ -226,6 +313,9 @@ impl World {
         let mut dialer = Dialer::new(address).without_probe();
         if let Some((resolver, _)) = resolver {
             dialer = dialer.with_resolver(resolver);
+        }
+        if let Some(fallback) = fallback {
+            dialer = dialer.with_fallback(fallback);
         }
         let (network, settings, seed) = (self.network.clone(), self.settings.clone(), self.seed_for(number));
         let source = move || {

@@ -91,6 +91,10 @@ pub struct Hello {
     pub inventory: ::prost::alloc::vec::Vec<RunningContainer>,
     #[prost(message, optional, tag = "10")]
     pub agent: ::core::option::Option<AgentFacts>,
+    /// The carrier on which the session rides still works and its streams go on:
+    /// this one is to join it, not to replace it.
+    #[prost(bool, tag = "15")]
+    pub moving: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WorkerFacts {

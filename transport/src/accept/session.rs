@@ -1,0 +1,362 @@
+//! One session of the accepting side: what it rides on, how it ends, and the
+//! control stream of each of its carriers. It has one carrier, and two while
+//! it moves; it ends with the last. Who may join it is decided elsewhere.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
+use levers9_wire::{InstanceId, SessionId};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::carrier::{Carrier, Lost};
+use crate::link::{Opened, accept_streams, frame, lost_by, open_on};
+use crate::session::{DEAD_AFTER, Due, Liveness};
+use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
+
+/// Streams a peer has opened and its session has not taken yet.
+const UNTAKEN: usize = 16;
+/// Carriers a session may have at once.
+const CARRIERS: usize = 2;
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// The peer said goodbye.
+    Bye(String),
+    /// The last carrier was lost, or closed by this side.
+    Lost(Lost),
+}
+
+/// One peer that was let in.
+#[derive(Debug)]
+pub struct Session {
+    handle: SessionHandle,
+    incoming: mpsc::Receiver<Box<Opened>>,
+}
+
+impl Session {
+    /// The next stream the peer opens, on whichever carrier, or `None` once
+    /// the last is gone. Cancel safe.
+    pub async fn next(&mut self) -> Option<Opened> {
+        // The line ends with the carriers: whoever fills it goes first.
+        self.incoming.recv().await.map(|opened| *opened)
+    }
+
+    /// What others may hold of it.
+    #[must_use]
+    pub fn handle(&self) -> &SessionHandle {
+        &self.handle
+    }
+}
+
+/// A session as others see it; clones share it.
+#[derive(Clone)]
+pub struct SessionHandle {
+    live: Arc<Live>,
+}
+
+impl fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.live.id)
+            .field("carrier", &self.carrier())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SessionHandle {
+    pub(super) fn of(live: &Arc<Live>) -> Self {
+        Self { live: Arc::clone(live) }
+    }
+
+    /// Which session.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.live.id
+    }
+
+    /// Whether both are the same session, whatever it rides on. Two of one id
+    /// are not when one came in the place of the other.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.live, &other.live)
+    }
+
+    /// What it rides on: the newest carrier that works, and the last one there
+    /// was once none does.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        let riding = self.live.lock();
+        let working = riding.carriers.iter().rev().find(|carrier| carrier.lost().is_none());
+        working.unwrap_or(&riding.newest).clone()
+    }
+
+    /// All it rides on, the newest last.
+    #[must_use]
+    pub fn carriers(&self) -> Vec<Carrier> {
+        self.live.lock().carriers.clone()
+    }
+
+    /// The round-trip time of the last ping, once there was one.
+    #[must_use]
+    pub fn rtt(&self) -> Option<Duration> {
+        match self.live.rtt_us.load(Ordering::Relaxed) {
+            0 => None,
+            us => Some(Duration::from_micros(us)),
+        }
+    }
+
+    /// Whether the peer has said that it takes nothing more.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.live.draining.load(Ordering::Relaxed)
+    }
+
+    /// Opens a stream to the peer, on the newest carrier. Cancel safe.
+    ///
+    /// # Errors
+    /// When the carrier is gone.
+    pub async fn open(&self, kind: stream_open::Kind) -> Result<Stream, StreamError> {
+        open_on(&self.carrier(), kind).await
+    }
+
+    /// Ends the session now, with a code and words.
+    pub fn close(&self, why: ResetCode, words: &str) {
+        for carrier in self.carriers() {
+            carrier.close(why, words);
+        }
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.live.ending.borrow().is_some()
+    }
+
+    /// Waits for the end. Cancel safe.
+    pub async fn ended(&self) -> Ending {
+        let mut ending = self.live.ending.subscribe();
+        match ending.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ending)) => ending.clone(),
+            // Not to be: this handle keeps the sender.
+            _ => Ending::Lost(Lost::TimedOut),
+        }
+    }
+}
+
+/// A session and what it rides on.
+pub(super) struct Live {
+    id: SessionId,
+    instance: InstanceId,
+    riding: Mutex<Riding>,
+    rtt_us: AtomicU64,
+    draining: AtomicBool,
+    ending: watch::Sender<Option<Ending>>,
+}
+
+struct Riding {
+    /// The newest last.
+    carriers: Vec<Carrier>,
+    newest: Carrier,
+    /// Where streams go that the peer opens, until the end.
+    line: Option<mpsc::Sender<Box<Opened>>>,
+}
+
+/// A session over its first carrier, which does not carry it yet.
+pub(super) fn begin(id: SessionId, instance: InstanceId, carrier: Carrier) -> (Session, Arc<Live>) {
+    let (line, incoming) = mpsc::channel(UNTAKEN);
+    let live = Arc::new(Live {
+        id,
+        instance,
+        riding: Mutex::new(Riding { carriers: Vec::new(), newest: carrier, line: Some(line) }),
+        rtt_us: AtomicU64::new(0),
+        draining: AtomicBool::new(false),
+        ending: watch::Sender::new(None),
+    });
+    (Session { handle: SessionHandle::of(&live), incoming }, live)
+}
+
+impl Live {
+    fn lock(&self) -> MutexGuard<'_, Riding> {
+        self.riding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(super) fn is_of(&self, instance: InstanceId) -> bool {
+        self.instance == instance
+    }
+
+    /// One more carrier; where to put the streams of it, unless the session
+    /// has ended. The oldest goes when there are too many.
+    fn join(&self, carrier: &Carrier) -> Option<mpsc::Sender<Box<Opened>>> {
+        let mut riding = self.lock();
+        let line = riding.line.clone()?;
+        riding.carriers.push(carrier.clone());
+        riding.newest = carrier.clone();
+        if riding.carriers.len() > CARRIERS {
+            riding.carriers[0].close(ResetCode::Done, "the session moved on");
+        }
+        Some(line)
+    }
+
+    /// A carrier is gone, and the session with the last, or with a goodbye.
+    fn leave(&self, gone: &Carrier, ending: Ending) {
+        let mut riding = self.lock();
+        riding.carriers.retain(|carrier| carrier.number() != gone.number());
+        let over = riding.carriers.is_empty() || matches!(ending, Ending::Bye(_));
+        if over {
+            riding.line = None;
+            riding.carriers.iter().for_each(|carrier| carrier.close(ResetCode::Done, ""));
+            drop(riding);
+            self.ending.send_if_modified(|known| {
+                let first = known.is_none();
+                if first {
+                    *known = Some(ending);
+                }
+                first
+            });
+        }
+    }
+}
+
+/// The sessions there are, for carriers that join one.
+#[derive(Default)]
+pub(super) struct Directory(Mutex<HashMap<SessionId, Weak<Live>>>);
+
+impl Directory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<Live>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, live: &Arc<Live>) {
+        self.lock().insert(live.id, Arc::downgrade(live));
+    }
+
+    pub(super) fn get(&self, id: SessionId) -> Option<Arc<Live>> {
+        self.lock().get(&id).and_then(Weak::upgrade).filter(|live| live.ending.borrow().is_none())
+    }
+
+    /// Takes a session out, unless a newer one has its place.
+    pub(super) fn take(&self, live: &Arc<Live>) {
+        let mut sessions = self.lock();
+        if sessions.get(&live.id).is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(live))) {
+            sessions.remove(&live.id);
+        }
+    }
+}
+
+/// Keeps the control stream of one carrier. Dropped, the carrier carries the
+/// session no more.
+pub(super) struct Keeper {
+    live: Arc<Live>,
+    carrier: Carrier,
+    send: FrameSend,
+    recv: FrameRecv,
+    ping_every: Duration,
+    line: Option<mpsc::Sender<Box<Opened>>>,
+    ending: Option<Ending>,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let unsaid = || Ending::Lost(self.carrier.lost().unwrap_or(Lost::TimedOut));
+        let ending = self.ending.take().unwrap_or_else(unsaid);
+        self.live.leave(&self.carrier, ending);
+    }
+}
+
+impl Keeper {
+    /// Lets a carrier carry a session, unless that has ended.
+    pub(super) fn new(
+        live: Arc<Live>,
+        carrier: Carrier,
+        send: FrameSend,
+        recv: FrameRecv,
+        ping_every: Duration,
+    ) -> Option<Self> {
+        let line = Some(live.join(&carrier)?);
+        Some(Self { live, carrier, send, recv, ping_every, line, ending: None })
+    }
+
+    /// Runs until the carrier is gone.
+    pub(super) async fn run(mut self) {
+        let Some(line) = self.line.take() else { return };
+        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(self.carrier.clone(), line)));
+        let ending = self.keep().await;
+        drop(acceptor);
+        self.ending = Some(ending);
+    }
+
+    /// Until the carrier is gone; says how.
+    async fn keep(&mut self) -> Ending {
+        let mut liveness = Liveness::new(Instant::now(), Some(self.ping_every), DEAD_AFTER);
+        loop {
+            let due = tokio::select! {
+                biased;
+                lost = self.carrier.closed() => return Ending::Lost(lost),
+                sent = self.send.flush(), if self.send.has_pending() => match sent {
+                    Ok(()) => continue,
+                    Err(error) => return self.give_up(lost_by(error)),
+                },
+                frame = self.recv.next::<v1::ControlFrame>() => match frame {
+                    Ok(Some(received)) => {
+                        liveness.heard(Instant::now());
+                        if let Some(ending) = self.control(received, &mut liveness) { return ending }
+                        continue;
+                    }
+                    Ok(None) => return self.give_up(Lost::Protocol("the control stream ended".to_owned())),
+                    Err(error) => return self.give_up(lost_by(error)),
+                },
+                () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
+            };
+            match due {
+                Due::Nothing => {}
+                Due::Ping(nonce) => {
+                    let _too_large = self.send.queue(&frame(control_frame::Kind::Ping(v1::Ping { nonce })));
+                }
+                Due::Dead => return self.give_up(Lost::TimedOut),
+            }
+        }
+    }
+
+    fn give_up(&self, lost: Lost) -> Ending {
+        self.carrier.close(ResetCode::Timeout, "given up");
+        Ending::Lost(lost)
+    }
+
+    fn control(&mut self, received: v1::ControlFrame, liveness: &mut Liveness) -> Option<Ending> {
+        match received.kind {
+            Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
+                if let Some(rtt) = liveness.pong(nonce, Instant::now()) {
+                    let us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
+                    self.live.rtt_us.store(us, Ordering::Relaxed);
+                }
+                None
+            }
+            Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
+                let _too_large = self.send.queue(&frame(control_frame::Kind::Pong(v1::Pong { nonce })));
+                None
+            }
+            Some(control_frame::Kind::Drain(_)) => {
+                self.live.draining.store(true, Ordering::Relaxed);
+                None
+            }
+            Some(control_frame::Kind::Bye(bye)) => {
+                Some(Ending::Bye(levers9_wire::name::printable(&bye.reason, 200)))
+            }
+            _ => {
+                tracing::warn!(peer = %self.carrier.peer(), "a peer sent a control frame this build does not know");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! One carrier of a dialer's session: its control stream, and who takes in the
+//! streams that the peer opens on it. When to leave it is [`super`]'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use levers9_wire::v1::{self, ResetCode, control_frame};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::awake::Change;
+use super::{Greeted, Opened, accept_streams, frame, lost_by};
+use crate::carrier::{Carrier, Lost};
+use crate::session::{DEAD_AFTER, Due, Liveness};
+use crate::stream::{FrameRecv, FrameSend};
+
+/// Halves of the control stream.
+const CONTROL: usize = 2;
+
+/// What is to be known of a carrier.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// The peer is there, and serves this session.
+    Pinged,
+    /// It is gone.
+    Lost(Lost),
+}
+
+pub(super) struct Riding {
+    pub(super) carrier: Carrier,
+    pub(super) welcome: Arc<v1::Welcome>,
+    send: FrameSend,
+    recv: FrameRecv,
+    liveness: Liveness,
+    /// The peer was told that nothing more is taken.
+    told: bool,
+    _acceptor: AbortOnDropHandle<()>,
+}
+
+impl Riding {
+    pub(super) fn new(greeted: Greeted, opened: mpsc::Sender<Box<Opened>>) -> Self {
+        let Greeted { carrier, send, recv, welcome } = greeted;
+        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), opened)));
+        let liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
+        Self { carrier, welcome, send, recv, liveness, told: false, _acceptor: acceptor }
+    }
+
+    /// Keeps the control stream until there is something to be known. Cancel safe.
+    pub(super) async fn keep(&mut self, drain: &CancellationToken) -> Said {
+        loop {
+            let due = tokio::select! {
+                biased;
+                lost = self.carrier.closed() => return Said::Lost(lost),
+                () = drain.cancelled(), if !self.told => {
+                    self.told = true;
+                    self.say(control_frame::Kind::Drain(v1::Drain::default()));
+                    continue;
+                }
+                sent = self.send.flush(), if self.send.has_pending() => match sent {
+                    Ok(()) => continue,
+                    Err(error) => return Said::Lost(lost_by(error)),
+                },
+                frame = self.recv.next::<v1::ControlFrame>() => match frame {
+                    Ok(Some(received)) => {
+                        self.liveness.heard(Instant::now());
+                        match self.control(received) {
+                            Some(said) => return said,
+                            None => continue,
+                        }
+                    }
+                    Ok(None) => {
+                        return Said::Lost(Lost::Protocol("the control stream ended".to_owned()));
+                    }
+                    Err(error) => return Said::Lost(lost_by(error)),
+                },
+                () = sleep_until(self.liveness.next()) => self.liveness.poll(Instant::now()),
+            };
+            if self.do_due(due) {
+                return Said::Lost(Lost::TimedOut);
+            }
+        }
+    }
+
+    /// Whether the peer is dead.
+    fn do_due(&mut self, due: Due) -> bool {
+        match due {
+            Due::Nothing => {}
+            Due::Ping(nonce) => self.say(control_frame::Kind::Ping(v1::Ping { nonce })),
+            Due::Dead => return true,
+        }
+        false
+    }
+
+    fn say(&mut self, kind: control_frame::Kind) {
+        let _too_large = self.send.queue(&frame(kind));
+    }
+
+    fn control(&mut self, received: v1::ControlFrame) -> Option<Said> {
+        match received.kind {
+            Some(control_frame::Kind::Ping(v1::Ping { nonce })) => {
+                self.say(control_frame::Kind::Pong(v1::Pong { nonce }));
+                return Some(Said::Pinged);
+            }
+            Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
+                self.liveness.pong(nonce, Instant::now());
+            }
+            Some(control_frame::Kind::Bye(bye)) => {
+                tracing::info!(reason = %levers9_wire::name::printable(&bye.reason, 200), "the controlplane says goodbye");
+            }
+            // A drain without alternatives asks for nothing: streams go on to their end.
+            Some(control_frame::Kind::Drain(_)) => {}
+            _ => tracing::warn!("the controlplane sent a control frame this build does not know"),
+        }
+        None
+    }
+
+    /// The process was asleep, or the network is another: see who is there.
+    /// QUIC finds its way over another network by itself.
+    pub(super) fn ask(&mut self, change: Change) {
+        if change == Change::Slept || self.carrier.kind().is_fallback() {
+            let due = self.liveness.woke(Instant::now());
+            self.do_due(due);
+        }
+    }
+
+    /// Whether anything but the control stream runs on it.
+    pub(super) fn is_used(&self) -> bool {
+        self.carrier.halves() > CONTROL
+    }
+
+    pub(super) fn close(&self) {
+        self.carrier.close(ResetCode::Done, "");
+    }
+
+    /// Tells the peer that the session ends, and closes.
+    pub(super) async fn say_goodbye(mut self) {
+        let bye = frame(control_frame::Kind::Bye(v1::Bye { reason: "closing".to_owned(), back_in_ms: 0 }));
+        let said = async {
+            self.send.send(&bye).await?;
+            self.send.finish_and_deliver().await
+        };
+        let _heard = timeout(Duration::from_secs(1), said).await;
+        self.recv.stop(ResetCode::Done);
+        self.close();
+        let _told = timeout(Duration::from_millis(500), self.carrier.told()).await;
+    }
+}

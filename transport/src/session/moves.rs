@@ -1,0 +1,271 @@
+//! When a session moves from one carrier to another, without I/O. A session
+//! that rides on a fallback looks for QUIC again: first after 10 s, then twice
+//! as late each time up to 5 min, and at once when the network has changed. It
+//! moves by itself once QUIC answers; what runs on the carrier it leaves may
+//! end there, for a minute at most. A path that works only now and then is
+//! asked as seldom as one that never does. [`crate::link`] is the shell.
+
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::time::Instant;
+
+/// The first and the longest pause between two looks for something better.
+pub const PROBES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// How long streams may go on where their session has left.
+pub const LEAVE_WITHIN: Duration = Duration::from_secs(60);
+/// How long a carrier without streams is kept, for what is still on its way.
+pub const SETTLED: Duration = Duration::from_secs(2);
+/// How often to look whether it has any.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Nothing before [`Moves::next`].
+    Nothing,
+    /// Look whether a better carrier can be had, and say so with
+    /// [`Moves::failed`] or [`Moves::moved`].
+    Probe,
+    /// Say with [`Moves::looked`] whether the carrier that was left is used.
+    Look,
+    /// Close the carrier that was left.
+    Leave,
+}
+
+/// The state of one session's carriers, on the side that dialed.
+#[derive(Debug, Clone)]
+pub struct Moves {
+    /// Whether there may be a better one.
+    fallback: bool,
+    pause: Duration,
+    probe_at: Option<Instant>,
+    probing: bool,
+    since: Instant,
+    left: Option<Left>,
+}
+
+/// The carrier that was left.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    until: Instant,
+    look_at: Instant,
+    unused_since: Option<Instant>,
+}
+
+impl Moves {
+    /// A session that begins, on a fallback or not.
+    #[must_use]
+    pub fn new(now: Instant, fallback: bool, rng: &mut impl Rng) -> Self {
+        let mut moves =
+            Self { fallback, pause: PROBES.0, probe_at: None, probing: false, since: now, left: None };
+        moves.schedule(now, rng);
+        moves
+    }
+
+    /// When [`Moves::poll`] has something to say.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        let left = self.left.map(|left| left.look_at.min(left.until));
+        match (self.probe_at, left) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// What is to be done at `now`.
+    pub fn poll(&mut self, now: Instant) -> Task {
+        if self.probe_at.is_some_and(|at| now >= at) {
+            (self.probe_at, self.probing) = (None, true);
+            return Task::Probe;
+        }
+        match &mut self.left {
+            Some(left) if now >= left.until => {
+                self.left = None;
+                Task::Leave
+            }
+            Some(left) if now >= left.look_at => {
+                left.look_at = now + LOOK;
+                Task::Look
+            }
+            _ => Task::Nothing,
+        }
+    }
+
+    /// The network of this machine is another, or was away: what was learnt of
+    /// the old one counts no more.
+    pub fn network_changed(&mut self, now: Instant) {
+        self.pause = PROBES.0;
+        if self.fallback && !self.probing {
+            self.probe_at = Some(now);
+        }
+    }
+
+    /// No better carrier can be had now.
+    pub fn failed(&mut self, now: Instant, rng: &mut impl Rng) {
+        self.probing = false;
+        self.pause = (self.pause * 2).min(PROBES.1);
+        self.schedule(now, rng);
+    }
+
+    /// The session rides on another carrier from now on, and the one it left
+    /// is still there.
+    pub fn moved(&mut self, now: Instant, fallback: bool, rng: &mut impl Rng) {
+        (self.probing, self.fallback, self.since) = (false, fallback, now);
+        self.left = Some(Left { until: now + LEAVE_WITHIN, look_at: now + LOOK, unused_since: None });
+        self.schedule(now, rng);
+    }
+
+    /// The newer carrier is lost, and the session is back on the one it had left.
+    pub fn fell_back(&mut self, now: Instant, fallback: bool, rng: &mut impl Rng) {
+        // One that did not last was no better.
+        if now < self.since + PROBES.1 {
+            self.pause = (self.pause * 2).min(PROBES.1);
+        }
+        (self.left, self.fallback, self.since) = (None, fallback, now);
+        self.schedule(now, rng);
+    }
+
+    /// The carrier that was left is gone by itself.
+    pub fn gone(&mut self) {
+        self.left = None;
+    }
+
+    /// Whether streams still run on the carrier that was left.
+    pub fn looked(&mut self, now: Instant, used: bool) {
+        let Some(left) = &mut self.left else { return };
+        left.unused_since = if used { None } else { left.unused_since.or(Some(now)) };
+        if let Some(since) = left.unused_since {
+            left.until = left.until.min((since + SETTLED).max(now));
+        } else if left.until < now {
+            left.until = now;
+        }
+    }
+
+    /// Up to a quarter later than the pause, so that many do not ask together.
+    fn schedule(&mut self, now: Instant, rng: &mut impl Rng) {
+        let more = self.pause.mul_f64(rng.random_range(0.0..=0.25));
+        self.probe_at = (self.fallback && !self.probing).then(|| now + self.pause + more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng as _;
+    use rand::rngs::StdRng;
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Runs until something is due, and says when.
+    fn until_due(moves: &mut Moves) -> Option<(Instant, Task)> {
+        loop {
+            let at = moves.next()?;
+            match moves.poll(at) {
+                Task::Nothing => {}
+                task => return Some((at, task)),
+            }
+        }
+    }
+
+    #[test]
+    fn looks_after_ten_seconds_and_then_ever_later() {
+        let (start, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let mut moves = Moves::new(start, true, &mut rng);
+        let mut before = start;
+        for pause in [10, 20, 40, 80, 160, 300, 300] {
+            let (at, task) = until_due(&mut moves).unwrap();
+            assert_eq!(task, Task::Probe);
+            assert!(at - before >= s(pause) && at - before <= s(pause).mul_f64(1.25), "{:?}", at - before);
+            assert_eq!(moves.next(), None, "one look at a time");
+            moves.failed(at, &mut rng);
+            before = at;
+        }
+        moves.network_changed(before + s(1));
+        assert_eq!(until_due(&mut moves), Some((before + s(1), Task::Probe)));
+    }
+
+    #[test]
+    fn one_on_quic_looks_for_nothing() {
+        let mut moves = Moves::new(Instant::now(), false, &mut StdRng::seed_from_u64(1));
+        moves.network_changed(Instant::now());
+        assert_eq!(moves.next(), None);
+    }
+
+    #[test]
+    fn what_was_left_is_closed_once_unused_and_after_a_minute_anyway() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let moved = |rng: &mut StdRng| {
+            let mut moves = Moves::new(now, true, rng);
+            moves.moved(now, false, rng);
+            moves
+        };
+        let left_at = |mut moves: Moves, used_until: Instant| loop {
+            match until_due(&mut moves).unwrap() {
+                (at, Task::Look) => moves.looked(at, at < used_until),
+                (at, Task::Leave) => return at - now,
+                (_, other) => panic!("{other:?}"),
+            }
+        };
+        let unused = left_at(moved(&mut rng), now);
+        assert!(unused >= SETTLED && unused < SETTLED + s(1), "{unused:?}");
+        let for_a_while = left_at(moved(&mut rng), now + s(20));
+        assert!(for_a_while >= s(22) && for_a_while < s(23), "{for_a_while:?}");
+        assert_eq!(left_at(moved(&mut rng), now + s(600)), LEAVE_WITHIN);
+    }
+
+    proptest! {
+        /// However the paths behave, nobody is asked all the time, nothing is
+        /// left open, and who is on a fallback always looks again.
+        #[test]
+        fn never_asks_too_often_and_never_stops(
+            outcomes in prop::collection::vec((0..4u8, 0..120u64, any::<bool>()), 1..200), seed in any::<u64>()
+        ) {
+            let (start, mut rng) = (Instant::now(), StdRng::seed_from_u64(seed));
+            let mut moves = Moves::new(start, true, &mut rng);
+            let (mut fallback, mut left_since, mut probed): (bool, Option<Instant>, Vec<Instant>) =
+                (true, None, Vec::new());
+            let mut now = start;
+            for (outcome, lives, used) in outcomes {
+                let Some(at) = moves.next() else {
+                    // On QUIC, with nothing left behind: it is lost after a while.
+                    prop_assert!(!fallback && left_since.is_none());
+                    now += s(lives);
+                    moves.fell_back(now, true, &mut rng);
+                    fallback = true;
+                    continue;
+                };
+                now = now.max(at);
+                match moves.poll(now) {
+                    Task::Probe => {
+                        prop_assert!(fallback);
+                        probed.push(now);
+                        if outcome == 0 {
+                            moves.moved(now, false, &mut rng);
+                            (fallback, left_since) = (false, Some(now));
+                        } else {
+                            moves.failed(now, &mut rng);
+                        }
+                    }
+                    Task::Look => {
+                        moves.looked(now, used);
+                        if outcome == 1 && lives < 3 {
+                            moves.fell_back(now, true, &mut rng);
+                            (fallback, left_since) = (true, None);
+                        }
+                    }
+                    Task::Leave => left_since = None,
+                    Task::Nothing => {}
+                }
+                prop_assert!(left_since.is_none_or(|since| now <= since + LEAVE_WITHIN + LOOK));
+                prop_assert!(!fallback || moves.next().is_some());
+            }
+            for pair in probed.windows(2) {
+                prop_assert!(pair[1] - pair[0] >= PROBES.0, "{:?}", pair[1] - pair[0]);
+            }
+        }
+    }
+}
