@@ -278,8 +278,8 @@ impl<G: Gate> Acceptor<G> {
             None => std::future::pending().await,
         };
         loop {
+            // Without an order: neither way in keeps the other from being looked at.
             tokio::select! {
-                biased;
                 () = self.stop.cancelled() => return,
                 inbound = self.endpoint.accept() => match inbound {
                     Some(inbound) => self.over_quic(inbound),

@@ -285,6 +285,15 @@ impl Carrier {
         }
     }
 
+    /// Streams the peer may have open at once.
+    #[must_use]
+    pub fn permitted(&self) -> u32 {
+        match &self.0 {
+            Made::Quic(quic) => quic.permitted(),
+            Made::Tcp(tcp) => tcp.permitted(),
+        }
+    }
+
     /// Halves of streams that this side still holds.
     #[must_use]
     pub fn halves(&self) -> usize {

@@ -162,7 +162,7 @@ impl Resolve for SystemResolver {
 }
 
 /// Makes attempts with one controlplane.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Dialer {
     address: Address,
     resolver: Arc<dyn Resolve>,
@@ -203,8 +203,12 @@ impl Dialer {
 
     /// The same without a fallback.
     pub(crate) fn over_quic_only(&self) -> Self {
-        let (address, resolver) = (self.address.clone(), Arc::clone(&self.resolver));
-        Self { address, resolver, probe: self.probe, fallback: None, failed: self.failed.clone() }
+        Self { fallback: None, ..self.clone() }
+    }
+
+    /// Whether there are other ways than QUIC.
+    pub(crate) fn has_fallback(&self) -> bool {
+        self.fallback.is_some()
     }
 
     /// Whether it dials by real sockets.

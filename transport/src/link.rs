@@ -434,6 +434,14 @@ impl Runner {
                 said = current.keep(&self.drain) => match said {
                     // Whoever pings us is alive and serves us: the outage is over.
                     Said::Pinged => self.backoff.proved(),
+                    // What was left may be better after all; the other side sees the same.
+                    Said::Quiet => if let Some(older) = &mut left {
+                        std::mem::swap(older, &mut current);
+                        self.show(&current);
+                        moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
+                    } else if self.session.is_some() && moves.suspected() {
+                        probe = Some(self.probe(self.dialer.clone()));
+                    },
                     Said::Lost(lost) => {
                         current.close();
                         let Some(back) = left.take() else { return Some(lost) };
@@ -443,10 +451,21 @@ impl Runner {
                         moves.fell_back(Instant::now(), self.may_move(&current), &mut self.rng);
                     }
                 },
-                said = keep_left(&mut left, &self.drain) => if let Said::Lost(_) = said {
-                    left.iter().for_each(Riding::close);
-                    left = None;
-                    moves.gone();
+                said = keep_left(&mut left, &self.drain) => match said {
+                    Said::Quiet => {}
+                    // One that was quiet and is the better one is there again.
+                    Said::Pinged => if let Some(older) = &mut left
+                        && older.carrier.kind() < current.carrier.kind()
+                    {
+                        std::mem::swap(older, &mut current);
+                        self.show(&current);
+                        moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
+                    },
+                    Said::Lost(_) => {
+                        left.iter().for_each(Riding::close);
+                        left = None;
+                        moves.gone();
+                    }
                 },
                 probed = result_of(&mut probe) => {
                     probe = None;
@@ -454,8 +473,10 @@ impl Runner {
                         Ok((endpoint, greeted)) => {
                             self.endpoint = Some(endpoint);
                             self.took(&greeted.welcome);
+                            greeted.carrier.permit_streams(current.carrier.permitted());
                             let older = std::mem::replace(&mut current, self.ride(greeted));
-                            tracing::info!(kind = %current.carrier.kind(), "the session moves to a better carrier");
+                            let kind = current.carrier.kind();
+                            tracing::info!(%kind, why = %current.carrier.why(), "the session moves to another carrier");
                             // One that was left before had its time.
                             left.replace(older).iter().for_each(Riding::close);
                             moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
@@ -468,7 +489,7 @@ impl Runner {
                 }
                 () = sleep_until(moves.next().unwrap_or_else(far)) => match moves.poll(Instant::now()) {
                     Task::Nothing => {}
-                    Task::Probe => probe = Some(self.probe()),
+                    Task::Probe => probe = Some(self.probe(self.dialer.over_quic_only())),
                     Task::Look => moves.looked(Instant::now(), left.as_ref().is_some_and(Riding::is_used)),
                     Task::Leave => {
                         left.iter().for_each(Riding::close);
@@ -490,7 +511,8 @@ impl Runner {
     }
 
     fn ride(&self, greeted: Greeted) -> Riding {
-        let riding = Riding::new(greeted, self.opened.clone());
+        let watched = self.dialer.has_fallback() && !greeted.carrier.kind().is_fallback();
+        let riding = Riding::new(greeted, self.opened.clone(), watched);
         self.show(&riding);
         riding
     }
@@ -506,10 +528,10 @@ impl Runner {
         self.introduce.welcomed(welcome);
     }
 
-    /// Looks whether QUIC gets through now, and asks to move the session there.
-    fn probe(&mut self) -> Probing {
+    /// Looks for another carrier, and asks to move the session there.
+    fn probe(&mut self, mut dialer: Dialer) -> Probing {
         let endpoint = (self.endpoints)().map_err(|e| DialError::Socket(e.to_string()));
-        let (mut dialer, introduce) = (self.dialer.over_quic_only(), Arc::clone(&self.introduce));
+        let introduce = Arc::clone(&self.introduce);
         let session = self.session;
         AbortOnDropHandle::new(tokio::spawn(async move {
             let endpoint = endpoint?;

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::carrier::{Carrier, Lost};
 use crate::link::{Opened, accept_streams, frame, lost_by, open_on};
-use crate::session::{DEAD_AFTER, Due, Liveness};
+use crate::session::{DEAD_AFTER, Due, Liveness, Quiet, Silence};
 use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
 
 /// Streams a peer has opened and its session has not taken yet.
@@ -88,19 +88,21 @@ impl SessionHandle {
         Arc::ptr_eq(&self.live, &other.live)
     }
 
-    /// What it rides on: the newest carrier that works, and the last one there
-    /// was once none does.
+    /// What it rides on: of the carriers that work and have not gone quiet the
+    /// best, and of two alike the newer; the last one there was once none works.
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         let riding = self.live.lock();
-        let working = riding.carriers.iter().rev().find(|carrier| carrier.lost().is_none());
-        working.unwrap_or(&riding.newest).clone()
+        let working = riding.carriers.iter().rev().filter(|one| one.carrier.lost().is_none());
+        // The first of several that are as good, which is the newest.
+        let best = working.min_by_key(|one| (one.quiet.load(Ordering::Relaxed), one.carrier.kind()));
+        best.map_or(&riding.newest, |one| &one.carrier).clone()
     }
 
     /// All it rides on, the newest last.
     #[must_use]
     pub fn carriers(&self) -> Vec<Carrier> {
-        self.live.lock().carriers.clone()
+        self.live.lock().carriers.iter().map(|one| one.carrier.clone()).collect()
     }
 
     /// The round-trip time of the last ping, once there was one.
@@ -160,9 +162,15 @@ pub(super) struct Live {
     ending: watch::Sender<Option<Ending>>,
 }
 
+/// One carrier, and whether nothing comes on it where something should.
+struct Carrying {
+    carrier: Carrier,
+    quiet: Arc<AtomicBool>,
+}
+
 struct Riding {
     /// The newest last.
-    carriers: Vec<Carrier>,
+    carriers: Vec<Carrying>,
     newest: Carrier,
     /// Where streams go that the peer opens, until the end.
     line: Option<mpsc::Sender<Box<Opened>>>,
@@ -197,25 +205,27 @@ impl Live {
 
     /// One more carrier; where to put the streams of it, unless the session
     /// has ended. The oldest goes when there are too many.
-    fn join(&self, carrier: &Carrier) -> Option<mpsc::Sender<Box<Opened>>> {
+    fn join(&self, carrier: &Carrier) -> Option<(mpsc::Sender<Box<Opened>>, Arc<AtomicBool>)> {
         let mut riding = self.lock();
         let line = riding.line.clone()?;
-        riding.carriers.push(carrier.clone());
+        let quiet = Arc::new(AtomicBool::new(false));
+        carrier.permit_streams(riding.newest.permitted());
+        riding.carriers.push(Carrying { carrier: carrier.clone(), quiet: Arc::clone(&quiet) });
         riding.newest = carrier.clone();
         if riding.carriers.len() > CARRIERS {
-            riding.carriers[0].close(ResetCode::Done, "the session moved on");
+            riding.carriers[0].carrier.close(ResetCode::Done, "the session moved on");
         }
-        Some(line)
+        Some((line, quiet))
     }
 
     /// A carrier is gone, and the session with the last, or with a goodbye.
     fn leave(&self, gone: &Carrier, ending: Ending) {
         let mut riding = self.lock();
-        riding.carriers.retain(|carrier| carrier.number() != gone.number());
+        riding.carriers.retain(|one| one.carrier.number() != gone.number());
         let over = riding.carriers.is_empty() || matches!(ending, Ending::Bye(_));
         if over {
             riding.line = None;
-            riding.carriers.iter().for_each(|carrier| carrier.close(ResetCode::Done, ""));
+            riding.carriers.iter().for_each(|one| one.carrier.close(ResetCode::Done, ""));
             drop(riding);
             self.ending.send_if_modified(|known| {
                 let first = known.is_none();
@@ -263,6 +273,7 @@ pub(super) struct Keeper {
     recv: FrameRecv,
     ping_every: Duration,
     line: Option<mpsc::Sender<Box<Opened>>>,
+    quiet: Arc<AtomicBool>,
     ending: Option<Ending>,
 }
 
@@ -283,8 +294,8 @@ impl Keeper {
         recv: FrameRecv,
         ping_every: Duration,
     ) -> Option<Self> {
-        let line = Some(live.join(&carrier)?);
-        Some(Self { live, carrier, send, recv, ping_every, line, ending: None })
+        let (line, quiet) = live.join(&carrier)?;
+        Some(Self { live, carrier, send, recv, ping_every, line: Some(line), quiet, ending: None })
     }
 
     /// Runs until the carrier is gone.
@@ -299,6 +310,8 @@ impl Keeper {
     /// Until the carrier is gone; says how.
     async fn keep(&mut self) -> Ending {
         let mut liveness = Liveness::new(Instant::now(), Some(self.ping_every), DEAD_AFTER);
+        // Its answers come as often as it is asked.
+        let mut silence = Silence::new(Instant::now(), self.ping_every);
         loop {
             let due = tokio::select! {
                 biased;
@@ -310,11 +323,22 @@ impl Keeper {
                 frame = self.recv.next::<v1::ControlFrame>() => match frame {
                     Ok(Some(received)) => {
                         liveness.heard(Instant::now());
+                        silence.heard(Instant::now());
+                        self.quiet.store(false, Ordering::Relaxed);
                         if let Some(ending) = self.control(received, &mut liveness) { return ending }
                         continue;
                     }
                     Ok(None) => return self.give_up(Lost::Protocol("the control stream ended".to_owned())),
                     Err(error) => return self.give_up(lost_by(error)),
+                },
+                () = sleep_until(silence.next()) => match silence.poll(Instant::now()) {
+                    Quiet::No => continue,
+                    // No nonce that liveness would take for its own.
+                    Quiet::Ask => Due::Ping(0),
+                    Quiet::Yes => {
+                        self.quiet.store(true, Ordering::Relaxed);
+                        continue;
+                    }
                 },
                 () = sleep_until(liveness.next()) => liveness.poll(Instant::now()),
             };

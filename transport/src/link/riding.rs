@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::awake::Change;
 use super::{Greeted, Opened, accept_streams, frame, lost_by};
 use crate::carrier::{Carrier, Lost};
-use crate::session::{DEAD_AFTER, Due, Liveness};
+use crate::session::{DEAD_AFTER, Due, Liveness, Quiet, Silence};
 use crate::stream::{FrameRecv, FrameSend};
 
 /// Halves of the control stream.
@@ -24,6 +24,8 @@ const CONTROL: usize = 2;
 pub(super) enum Said {
     /// The peer is there, and serves this session.
     Pinged,
+    /// Nothing comes where something should.
+    Quiet,
     /// It is gone.
     Lost(Lost),
 }
@@ -34,17 +36,23 @@ pub(super) struct Riding {
     send: FrameSend,
     recv: FrameRecv,
     liveness: Liveness,
+    /// Where there would be something else.
+    silence: Option<Silence>,
     /// The peer was told that nothing more is taken.
     told: bool,
     _acceptor: AbortOnDropHandle<()>,
 }
 
 impl Riding {
-    pub(super) fn new(greeted: Greeted, opened: mpsc::Sender<Box<Opened>>) -> Self {
+    /// `watched`: whether it is to say when it has gone quiet.
+    pub(super) fn new(greeted: Greeted, opened: mpsc::Sender<Box<Opened>>, watched: bool) -> Self {
         let Greeted { carrier, send, recv, welcome } = greeted;
         let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), opened)));
         let liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
-        Self { carrier, welcome, send, recv, liveness, told: false, _acceptor: acceptor }
+        let every = Duration::from_millis(welcome.ping_interval_ms);
+        let silence =
+            (watched && !every.is_zero() && every < DEAD_AFTER).then(|| Silence::new(Instant::now(), every));
+        Self { carrier, welcome, send, recv, liveness, silence, told: false, _acceptor: acceptor }
     }
 
     /// Keeps the control stream until there is something to be known. Cancel safe.
@@ -64,7 +72,7 @@ impl Riding {
                 },
                 frame = self.recv.next::<v1::ControlFrame>() => match frame {
                     Ok(Some(received)) => {
-                        self.liveness.heard(Instant::now());
+                        self.heard();
                         match self.control(received) {
                             Some(said) => return said,
                             None => continue,
@@ -75,12 +83,24 @@ impl Riding {
                     }
                     Err(error) => return Said::Lost(lost_by(error)),
                 },
+                quiet = quiet_on(&mut self.silence) => match quiet {
+                    Quiet::No => continue,
+                    // No nonce that liveness would take for its own.
+                    Quiet::Ask => Due::Ping(0),
+                    Quiet::Yes => return Said::Quiet,
+                },
                 () = sleep_until(self.liveness.next()) => self.liveness.poll(Instant::now()),
             };
             if self.do_due(due) {
                 return Said::Lost(Lost::TimedOut);
             }
         }
+    }
+
+    fn heard(&mut self) {
+        let now = Instant::now();
+        self.liveness.heard(now);
+        self.silence.iter_mut().for_each(|silence| silence.heard(now));
     }
 
     /// Whether the peer is dead.
@@ -145,5 +165,16 @@ impl Riding {
         self.recv.stop(ResetCode::Done);
         self.close();
         let _told = timeout(Duration::from_millis(500), self.carrier.told()).await;
+    }
+}
+
+/// When a carrier has gone quiet; never where nobody watches. Cancel safe.
+async fn quiet_on(silence: &mut Option<Silence>) -> Quiet {
+    match silence {
+        Some(silence) => {
+            sleep_until(silence.next()).await;
+            silence.poll(Instant::now())
+        }
+        None => std::future::pending().await,
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Tuner {
     /// Halves of streams that are held.
     pub(super) live: AtomicUsize,
     /// Streams the peer may have open at once.
-    permitted: AtomicU32,
+    pub(super) permitted: AtomicU32,
     /// Who writes first.
     pub(super) turns: Turns,
 }

@@ -181,6 +181,11 @@ impl QuicCarrier {
         self.shared.permit(count);
     }
 
+    /// Streams the peer may have open at once.
+    pub(crate) fn permitted(&self) -> u32 {
+        self.shared.permitted.load(Ordering::Relaxed)
+    }
+
     /// Halves that are still held.
     pub(crate) fn live_halves(&self) -> usize {
         self.shared.live.load(Ordering::Relaxed)

@@ -66,16 +66,13 @@ impl Moves {
     /// When [`Moves::poll`] has something to say.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        let left = self.left.map(|left| left.look_at.min(left.until));
-        match (self.probe_at, left) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        // Who has just moved first leaves for good.
+        self.left.map(|left| left.look_at.min(left.until)).or(self.probe_at)
     }
 
     /// What is to be done at `now`.
     pub fn poll(&mut self, now: Instant) -> Task {
-        if self.probe_at.is_some_and(|at| now >= at) {
+        if self.left.is_none() && self.probe_at.is_some_and(|at| now >= at) {
             (self.probe_at, self.probing) = (None, true);
             return Task::Probe;
         }
@@ -90,6 +87,12 @@ impl Moves {
             }
             _ => Task::Nothing,
         }
+    }
+
+    /// The carrier has gone quiet, which is no fallback: whether to look for
+    /// another, as after [`Task::Probe`].
+    pub fn suspected(&mut self) -> bool {
+        !self.fallback && !std::mem::replace(&mut self.probing, true)
     }
 
     /// The network of this machine is another, or was away: what was learnt of
@@ -189,10 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn one_on_quic_looks_for_nothing() {
-        let mut moves = Moves::new(Instant::now(), false, &mut StdRng::seed_from_u64(1));
+    fn one_on_quic_looks_for_nothing_unless_it_is_quiet() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut moves = Moves::new(Instant::now(), false, &mut rng);
         moves.network_changed(Instant::now());
         assert_eq!(moves.next(), None);
+        assert!(moves.suspected());
+        assert!(!moves.suspected(), "one look at a time");
+        moves.failed(Instant::now(), &mut rng);
+        assert_eq!(moves.next(), None);
+        assert!(moves.suspected());
+        assert!(!Moves::new(Instant::now(), true, &mut rng).suspected(), "a fallback has nothing to flee to");
     }
 
     #[test]

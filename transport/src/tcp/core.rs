@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use super::code::{Frame, put_data_head, put_frame};
 use super::entry::{Entry, Sending};
 use crate::carrier::{CarrierKind, HalfError, Lost};
+use crate::session::PROBE;
 
 /// Streams each side may open before the other has said how many.
 pub(super) const FIRST_STREAMS: u64 = 16;
@@ -40,6 +41,9 @@ pub(super) const SEND_QUEUE: usize = 128 * 1024;
 pub(super) const SEND_PIECES: usize = 256;
 /// How often this side asks for a sign of life and the round-trip time.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// A timer this late means that the process did not run.
+const ASLEEP: Duration = Duration::from_secs(3);
 
 /// The bounds of one carrier.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +190,10 @@ impl Core {
             self.bounds.streams = count;
             self.effects.driver = true;
         }
+    }
+
+    pub(super) fn permitted(&self) -> u32 {
+        self.bounds.streams
     }
 
     fn own_id(&self, number: u64) -> u64 {
@@ -604,6 +612,12 @@ impl Core {
 
     /// Asks and gives up when it is time; says when it is next.
     pub(super) fn tick(&mut self, now: Instant) -> Instant {
+        // A process that was asleep asks first: what the peer sent may still be on its way in.
+        if now > self.next_ping.min(self.heard + self.bounds.idle) + ASLEEP
+            && let Some(spared) = (now + PROBE).checked_sub(self.bounds.idle)
+        {
+            self.heard = self.heard.max(spared);
+        }
         if self.lost.is_none() && now >= self.heard + self.bounds.idle {
             self.close_due = Some((number_of(ResetCode::Timeout), "no answer".to_owned()));
             self.fail(Lost::TimedOut);

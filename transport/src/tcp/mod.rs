@@ -216,6 +216,10 @@ impl TcpCarrier {
         self.shared().with(|core| core.permit(count));
     }
 
+    pub(crate) fn permitted(&self) -> u32 {
+        self.shared().with(|core| core.permitted())
+    }
+
     pub(crate) fn live_halves(&self) -> usize {
         self.shared().with(|core| core.halves)
     }

@@ -166,14 +166,16 @@ async fn a_newer_carrier_that_fails_gives_the_session_back_to_the_older() {
     moves_to(&link, CarrierKind::Quic, s(14)).await;
     world.network.set(hole());
     let took = moves_to(&link, CarrierKind::Tcp, s(50)).await;
-    assert!(took <= s(46), "{took:?}");
+    assert!(took <= s(27), "{took:?}");
+    sleep(s(10)).await;
+    assert_eq!(session_of(&server).carrier().kind(), CarrierKind::Tcp, "both sides see it");
+    sleep(s(50)).await;
     assert_eq!(online(&link, s(1)).await, session);
     call(&link).await;
     assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1);
-    // Then it comes back again, later than the first time.
+    // Then it comes back again.
     world.network.set(links::rack());
-    let again = moves_to(&link, CarrierKind::Quic, s(60)).await;
-    assert!(again > s(15), "{again:?}");
+    moves_to(&link, CarrierKind::Quic, s(120)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,10 +185,18 @@ async fn udp_that_is_cut_in_the_middle_ends_on_tcp_and_comes_back() {
     let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
     let session = online(&link, s(2)).await;
     sleep(s(1)).await;
+    let mut running = open_echo(&link).await;
     world.network.set(hole());
     let took = moves_to(&link, CarrierKind::Tcp, s(60)).await;
-    assert!(took < s(47), "{took:?}");
+    // It is noticed by the ping that does not come, long before the carrier counts as dead.
+    assert!(took < s(27), "{took:?}");
     assert_eq!(online(&link, s(1)).await, session);
+    call(&link).await;
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1, "it is the same session there");
+    assert!(matches!(
+        running.recv.next::<v1::LogBatch>().await,
+        Err(levers9_transport::StreamError::Lost(_))
+    ));
     world.network.set(Conditions::default());
     moves_to(&link, CarrierKind::Quic, s(14)).await;
     call(&link).await;
@@ -361,4 +371,24 @@ async fn a_session_over_tcp_ends_with_a_cut_and_comes_back() {
     assert_eq!(online(&link, s(2)).await, session);
     call(&link).await;
     let _used = Arc::strong_count(&pipes);
+}
+
+/// A hole that ends before the carrier is dead costs no stream, fallback or not.
+#[tokio::test(start_paused = true)]
+async fn a_hole_of_half_a_minute_costs_no_stream() {
+    let world = World::new(214);
+    let (server, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    let session = online(&link, s(2)).await;
+    let echoing = open_echo(&link).await;
+    let (mut send, (_, mut recv)) = (echoing.send.into_raw().await.unwrap(), echoing.recv.into_raw());
+    sleep(s(1)).await;
+    world.network.set(hole());
+    sleep(s(30)).await;
+    world.network.set(Conditions::default());
+    send.write_all(Bytes::from_static(b"still there")).await.unwrap();
+    assert_eq!(timeout(s(20), recv.read(100)).await.expect("in time").unwrap().unwrap(), "still there");
+    moves_to(&link, CarrierKind::Quic, s(30)).await;
+    assert_eq!(online(&link, s(1)).await, session);
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1);
 }

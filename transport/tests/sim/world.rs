@@ -314,12 +314,17 @@ impl World {
         if let Some((resolver, _)) = resolver {
             dialer = dialer.with_resolver(resolver);
         }
+        // A link that looks for other carriers has several sockets at once.
+        let several = fallback.is_some();
         if let Some(fallback) = fallback {
             dialer = dialer.with_fallback(fallback);
         }
         let (network, settings, seed) = (self.network.clone(), self.settings.clone(), self.seed_for(number));
+        let mut at = client_address(number);
         let source = move || {
-            Endpoint::on(sim::as_socket(&network.socket(client_address(number))), &settings, None, Some(seed))
+            let socket = sim::as_socket(&network.socket(at));
+            at.set_port(at.port() + u16::from(several));
+            Endpoint::on(socket, &settings, None, Some(seed))
         };
         Link::start(dialer, Box::new(source), Arc::new(me), rng)
     }
