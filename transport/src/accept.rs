@@ -119,6 +119,10 @@ pub struct Gauges {
     pub sessions: AtomicUsize,
     /// Handshakes and greetings under way.
     pub arriving: AtomicUsize,
+    /// Carriers over TCP there are, through proxies or not.
+    pub over_tcp: AtomicUsize,
+    /// Carriers that joined a session which moved, since the start.
+    pub joined: AtomicU64,
     /// Peers let in since the start.
     pub admitted: AtomicU64,
     /// Peers refused since the start, with or without words.
@@ -380,6 +384,7 @@ impl<G: Gate> Acceptor<G> {
                     let arrived = Arrived { carrier, send, recv };
                     if let Some(arrived) = self.welcome(live.id(), welcome, arrived).await {
                         drop(counted);
+                        self.gauges.joined.fetch_add(1, Ordering::Relaxed);
                         self.keep(Arc::clone(live), arrived);
                     }
                     return;
@@ -397,6 +402,7 @@ impl<G: Gate> Acceptor<G> {
                 let arrived = Arrived { carrier, send, recv };
                 if let Some(arrived) = self.welcome(id, welcome, arrived).await {
                     drop(counted);
+                    self.gauges.admitted.fetch_add(1, Ordering::Relaxed);
                     self.start(id, instance, arrived, admitted);
                 }
             }
@@ -425,7 +431,6 @@ impl<G: Gate> Acceptor<G> {
         if !matches!(said, Ok(Ok(()))) {
             return None;
         }
-        self.gauges.admitted.fetch_add(1, Ordering::Relaxed);
         Some(arrived)
     }
 
@@ -494,7 +499,14 @@ impl<G: Gate> Acceptor<G> {
     fn keep(&self, live: Arc<Live>, arrived: Arrived) {
         let Arrived { carrier, send, recv } = arrived;
         match Keeper::new(live, carrier.clone(), send, recv, self.limits.ping_every) {
-            Some(keeper) => drop(self.tasks.spawn(keeper.run())),
+            Some(keeper) => {
+                let over_tcp = carrier.kind().is_fallback();
+                let counted = over_tcp.then(|| Counted::new(&self.gauges, |g| &g.over_tcp));
+                self.tasks.spawn(async move {
+                    keeper.run().await;
+                    drop(counted);
+                });
+            }
             None => carrier.close(ResetCode::CarrierLost, "the session ended meanwhile"),
         }
     }

@@ -307,6 +307,24 @@ impl Dialer {
         }
     }
 
+    /// One handshake through the proxy there is for this controlplane: which
+    /// one, what was shown beyond it, and what came of it.
+    pub async fn examine_proxy(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Option<(Proxy, Option<Shown>, Result<Carrier, DialError>)> {
+        let fallback = self.fallback.as_ref()?;
+        let proxy = fallback.proxies.proxy_for(&self.address.host, self.address.port)?;
+        Some(match Verifier::new(&self.address.trust) {
+            Err(problem) => (proxy.clone(), None, Err(DialError::Trust(problem))),
+            Ok(verifier) => {
+                let why = || "it was asked for".to_owned();
+                let connected = self.connect_proxy(endpoint, fallback, proxy, &verifier, why).await;
+                (proxy.clone(), verifier.shown(), connected)
+            }
+        })
+    }
+
     /// One handshake with one address over TCP.
     async fn connect_tcp(
         &self,

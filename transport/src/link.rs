@@ -418,90 +418,110 @@ impl Runner {
     /// shut down (`None`). On a fallback it looks for something better, and
     /// moves there when it finds it.
     async fn serve(&mut self, greeted: Greeted) -> Option<Lost> {
-        let mut current = self.ride(greeted);
-        let mut moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
-        let mut left: Option<Riding> = None;
-        let mut probe: Option<Probing> = None;
+        let current = self.ride(greeted);
+        let moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
         let mut awake = Awake::new(self.dialer.is_real().then(|| current.carrier.peer()));
+        let mut on = Carriers { current, left: None, moves, probe: None };
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
-                    left.iter().for_each(Riding::close);
-                    current.say_goodbye().await;
+                    on.leave();
+                    on.current.say_goodbye().await;
                     return None;
                 }
-                said = current.keep(&self.drain) => match said {
-                    // Whoever pings us is alive and serves us: the outage is over.
-                    Said::Pinged => self.backoff.proved(),
-                    // What was left may be better after all; the other side sees the same.
-                    Said::Quiet => if let Some(older) = &mut left {
-                        std::mem::swap(older, &mut current);
-                        self.show(&current);
-                        moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
-                    } else if self.session.is_some() && moves.suspected() {
-                        probe = Some(self.probe(self.dialer.clone()));
-                    },
-                    Said::Lost(lost) => {
-                        current.close();
-                        let Some(back) = left.take() else { return Some(lost) };
-                        tracing::info!(%lost, kind = %back.carrier.kind(), "back on the carrier the session had left");
-                        current = back;
-                        self.show(&current);
-                        moves.fell_back(Instant::now(), self.may_move(&current), &mut self.rng);
-                    }
+                said = on.current.keep(&self.drain) => if let Some(lost) = self.heard(&mut on, said) {
+                    return Some(lost);
                 },
-                said = keep_left(&mut left, &self.drain) => match said {
-                    Said::Quiet => {}
-                    // One that was quiet and is the better one is there again.
-                    Said::Pinged => if let Some(older) = &mut left
-                        && older.carrier.kind() < current.carrier.kind()
-                    {
-                        std::mem::swap(older, &mut current);
-                        self.show(&current);
-                        moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
-                    },
-                    Said::Lost(_) => {
-                        left.iter().for_each(Riding::close);
-                        left = None;
-                        moves.gone();
-                    }
-                },
-                probed = result_of(&mut probe) => {
-                    probe = None;
-                    match probed {
-                        Ok((endpoint, greeted)) => {
-                            self.endpoint = Some(endpoint);
-                            self.took(&greeted.welcome);
-                            greeted.carrier.permit_streams(current.carrier.permitted());
-                            let older = std::mem::replace(&mut current, self.ride(greeted));
-                            let kind = current.carrier.kind();
-                            tracing::info!(%kind, why = %current.carrier.why(), "the session moves to another carrier");
-                            // One that was left before had its time.
-                            left.replace(older).iter().for_each(Riding::close);
-                            moves.moved(Instant::now(), self.may_move(&current), &mut self.rng);
-                        }
-                        Err(problem) => {
-                            tracing::debug!(%problem, "no better carrier");
-                            moves.failed(Instant::now(), &mut self.rng);
-                        }
-                    }
-                }
-                () = sleep_until(moves.next().unwrap_or_else(far)) => match moves.poll(Instant::now()) {
-                    Task::Nothing => {}
-                    Task::Probe => probe = Some(self.probe(self.dialer.over_quic_only())),
-                    Task::Look => moves.looked(Instant::now(), left.as_ref().is_some_and(Riding::is_used)),
-                    Task::Leave => {
-                        left.iter().for_each(Riding::close);
-                        left = None;
-                    }
-                },
+                said = keep_left(&mut on.left, &self.drain) => self.heard_of_left(&mut on, &said),
+                probed = result_of(&mut on.probe) => self.probed(&mut on, probed),
+                () = sleep_until(on.moves.next().unwrap_or_else(far)) => self.do_due(&mut on),
                 change = awake.changed() => {
-                    current.ask(change);
-                    left.iter_mut().for_each(|left| left.ask(change));
-                    moves.network_changed(Instant::now());
+                    on.current.ask(change);
+                    on.left.iter_mut().for_each(|left| left.ask(change));
+                    on.moves.network_changed(Instant::now());
                 }
             }
+        }
+    }
+
+    /// Something of the carrier in use; why it is lost, when that ends the session.
+    fn heard(&mut self, on: &mut Carriers, said: Said) -> Option<Lost> {
+        match said {
+            // Whoever pings us is alive and serves us: the outage is over.
+            Said::Pinged => self.backoff.proved(),
+            // What was left may be better after all; the other side sees the same.
+            Said::Quiet if on.left.is_some() => self.swap(on),
+            Said::Quiet if self.session.is_some() && on.moves.suspected() => {
+                on.probe = Some(self.probe(self.dialer.clone()));
+            }
+            Said::Quiet => {}
+            Said::Lost(lost) => {
+                on.current.close();
+                let Some(back) = on.left.take() else { return Some(lost) };
+                tracing::info!(%lost, kind = %back.carrier.kind(), "back on the carrier the session had left");
+                on.current = back;
+                self.show(&on.current);
+                on.moves.fell_back(Instant::now(), self.may_move(&on.current), &mut self.rng);
+            }
+        }
+        None
+    }
+
+    /// Something of the carrier that was left.
+    fn heard_of_left(&mut self, on: &mut Carriers, said: &Said) {
+        let better = on.left.as_ref().is_some_and(|left| left.carrier.kind() < on.current.carrier.kind());
+        match said {
+            // One that was quiet and is the better one is there again.
+            Said::Pinged if better => self.swap(on),
+            Said::Pinged | Said::Quiet => {}
+            Said::Lost(_) => {
+                on.leave();
+                on.moves.gone();
+            }
+        }
+    }
+
+    /// Goes back to the carrier that was left, and leaves the other.
+    fn swap(&mut self, on: &mut Carriers) {
+        if let Some(left) = &mut on.left {
+            std::mem::swap(left, &mut on.current);
+            self.show(&on.current);
+            on.moves.moved(Instant::now(), self.may_move(&on.current), &mut self.rng);
+        }
+    }
+
+    /// Moves to what was found, if anything was.
+    fn probed(&mut self, on: &mut Carriers, probed: Result<(Endpoint, Greeted), DialError>) {
+        on.probe = None;
+        match probed {
+            Ok((endpoint, greeted)) => {
+                self.endpoint = Some(endpoint);
+                self.took(&greeted.welcome);
+                greeted.carrier.permit_streams(on.current.carrier.permitted());
+                let older = std::mem::replace(&mut on.current, self.ride(greeted));
+                let kind = on.current.carrier.kind();
+                tracing::info!(%kind, why = %on.current.carrier.why(), "the session moves to another carrier");
+                // One that was left before had its time.
+                on.leave();
+                on.left = Some(older);
+                on.moves.moved(Instant::now(), self.may_move(&on.current), &mut self.rng);
+            }
+            Err(problem) => {
+                tracing::debug!(%problem, "no better carrier");
+                on.moves.failed(Instant::now(), &mut self.rng);
+            }
+        }
+    }
+
+    fn do_due(&mut self, on: &mut Carriers) {
+        match on.moves.poll(Instant::now()) {
+            Task::Nothing => {}
+            Task::Probe => on.probe = Some(self.probe(self.dialer.over_quic_only())),
+            Task::Look => {
+                on.moves.looked(Instant::now(), on.left.as_ref().is_some_and(Riding::is_used));
+            }
+            Task::Leave => on.leave(),
         }
     }
 
@@ -549,6 +569,22 @@ impl Runner {
                 }
             }
         }))
+    }
+}
+
+/// What a session rides on: the carrier in use, the one that was left, and the
+/// look for another.
+struct Carriers {
+    current: Riding,
+    left: Option<Riding>,
+    moves: Moves,
+    probe: Option<Probing>,
+}
+
+impl Carriers {
+    /// Closes what was left.
+    fn leave(&mut self) {
+        self.left.take().iter().for_each(Riding::close);
     }
 }
 

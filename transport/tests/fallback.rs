@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use levers9_transport::accept::{Acceptor, Gate, Limits, Refusal, Session};
+use levers9_transport::accept::{Acceptor, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::dial::{DialError, Dialer};
 use levers9_transport::link::{Introduce, Link, Status};
 use levers9_transport::quic::{Endpoint, Identity, Settings};
@@ -31,6 +31,15 @@ impl Gate for Echo {
 
     async fn admit(&self, _: valid::Hello, _: SocketAddr) -> Result<(v1::Welcome, ()), Refusal> {
         Ok((v1::Welcome::default(), ()))
+    }
+
+    async fn rejoin(
+        &self,
+        _: &valid::Hello,
+        _: &SessionHandle,
+        _: SocketAddr,
+    ) -> Result<Option<v1::Welcome>, Refusal> {
+        Ok(Some(v1::Welcome::default()))
     }
 
     async fn serve(self: Arc<Self>, mut session: Session, (): ()) {
@@ -66,6 +75,7 @@ struct Server {
     /// TCP is here; UDP is elsewhere, so that it does not answer here.
     address: Address,
     at: SocketAddr,
+    udp: SocketAddr,
 }
 
 fn server() -> Server {
@@ -73,6 +83,7 @@ fn server() -> Server {
     let settings = Settings::default();
     let udp = quic::bind("127.0.0.1:0".parse().unwrap(), settings.socket_buffer).unwrap();
     let endpoint = Endpoint::accepting(udp, &settings, &identity).unwrap();
+    let udp = endpoint.local_addr().unwrap();
     let listener =
         Listener::new(tcp::bind("127.0.0.1:0".parse().unwrap()).unwrap(), &settings, &identity).unwrap();
     let at = listener.local_addr().unwrap();
@@ -81,7 +92,7 @@ fn server() -> Server {
     let running = acceptor.clone();
     tokio::spawn(async move { running.run().await });
     let address = Address { host: at.ip().to_string(), port: at.port(), trust: Trust::Pins(vec![pin]) };
-    Server { acceptor, address, at }
+    Server { acceptor, address, at, udp }
 }
 
 fn link(dialer: Dialer) -> Link {
@@ -235,11 +246,17 @@ async fn a_proxy_leads_where_nothing_else_does() {
     let server = server();
     let (at, mut asked) = proxy(Answer::Lead(server.at)).await;
     let (dialer, target) = through(&server, at);
+    let endpoint = Endpoint::dialing(&Settings::default()).unwrap();
+    let (found, shown, examined) = dialer.examine_proxy(&endpoint).await.expect("there is one");
+    assert_eq!(found.to_string(), at.to_string());
+    assert!(shown.unwrap().names.contains("controlplane.test"));
+    assert_eq!(examined.unwrap().kind(), CarrierKind::Proxy);
     let link = link(dialer);
     let (carrier, _) = timeout(Duration::from_secs(5), link.online()).await.expect("in time").unwrap();
     assert_eq!(carrier.kind(), CarrierKind::Proxy);
     assert!(carrier.why().contains("TCP did not get through"), "{}", carrier.why());
     echo(&carrier, Bytes::from(vec![1; 1 << 20])).await;
+    assert_eq!(server.acceptor.gauges().over_tcp.load(Ordering::Relaxed), 1);
     let asked = asked.recv().await.unwrap();
     assert!(asked.starts_with(&format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n")), "{asked}");
     assert!(asked.contains("Proxy-Authorization: Basic bWU6cEBzcw==\r\n"), "{asked}");
@@ -280,4 +297,78 @@ async fn a_status_shows_the_carrier_and_why() {
     let Status::Online { carrier, .. } = link.status().borrow().clone() else { panic!("online") };
     assert_eq!(format!("{carrier:?}"), format!("Carrier(tcp {})", server.at));
     assert_eq!(carrier.why(), "UDP was not answered");
+}
+
+/// Leads UDP from one port to another for the peers that come.
+async fn lead_udp(at: SocketAddr, to: SocketAddr) {
+    let outside = Arc::new(tokio::net::UdpSocket::bind(at).await.unwrap());
+    tokio::spawn(async move {
+        let mut inside = std::collections::HashMap::new();
+        let mut packet = [0u8; 65_536];
+        loop {
+            let (length, peer) = outside.recv_from(&mut packet).await.unwrap();
+            let socket = match inside.get(&peer) {
+                Some(socket) => Arc::clone(socket),
+                None => {
+                    let socket = Arc::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
+                    socket.connect(to).await.unwrap();
+                    inside.insert(peer, Arc::clone(&socket));
+                    let (outside, back) = (Arc::clone(&outside), Arc::clone(&socket));
+                    tokio::spawn(async move {
+                        let mut packet = [0u8; 65_536];
+                        while let Ok(length) = back.recv(&mut packet).await {
+                            let _gone = outside.send_to(&packet[..length], peer).await;
+                        }
+                    });
+                    socket
+                }
+            };
+            let _gone = socket.send(&packet[..length]).await;
+        }
+    });
+}
+
+#[tokio::test]
+async fn when_udp_answers_again_the_session_moves_and_a_transfer_ends_where_it_is() {
+    let server = server();
+    let link = link(Dialer::new(server.address.clone()).with_fallback(Fallback::default()));
+    let (old, _) = timeout(Duration::from_secs(5), link.online()).await.unwrap().unwrap();
+    assert_eq!(old.kind(), CarrierKind::Tcp);
+    let log = stream_open::Kind::Log(v1::LogOpen::default());
+    let stream = link.open(log).await.unwrap();
+    let ((_, mut recv), mut send) = (stream.recv.into_raw(), stream.send.into_raw().await.unwrap());
+    lead_udp(server.at, server.udp).await;
+    let mut status = link.status();
+    let on_quic =
+        |s: &Status| matches!(s, Status::Online { carrier, .. } if carrier.kind() == CarrierKind::Quic);
+    let moved = async {
+        // What is under way stays under way.
+        let mut count = 0u64;
+        while !on_quic(&status.borrow_and_update()) {
+            send.write_all(count.to_be_bytes().to_vec().into()).await.unwrap();
+            let mut back = Vec::new();
+            while back.len() < 8 {
+                back.extend_from_slice(&recv.read(8).await.unwrap().unwrap());
+            }
+            assert_eq!(back, count.to_be_bytes());
+            count += 1;
+            let _changed = timeout(Duration::from_millis(5), status.changed()).await;
+        }
+    };
+    timeout(Duration::from_secs(20), moved).await.expect("it moves");
+    let (new, _) = link.online().await.unwrap();
+    echo(&new, Bytes::from(vec![3; 1 << 20])).await;
+    send.write_all(Bytes::from_static(b"the last")).await.unwrap();
+    send.finish();
+    let mut rest = Vec::new();
+    while let Some(bytes) = recv.read(100).await.unwrap() {
+        rest.extend_from_slice(&bytes);
+    }
+    assert_eq!(rest, b"the last");
+    drop((send, recv));
+    timeout(Duration::from_secs(5), old.closed()).await.expect("nothing runs there any more");
+    let gauges = server.acceptor.gauges();
+    let counts = [&gauges.admitted, &gauges.joined].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(counts, [1, 1]);
+    assert_eq!(gauges.sessions.load(Ordering::Relaxed), 1);
 }
