@@ -44,7 +44,7 @@ pub enum Trust {
 pub struct Address {
     /// A DNS name or an IP address, without brackets.
     pub host: String,
-    /// The UDP port.
+    /// The port, of UDP and of TCP.
     pub port: u16,
     /// Who may vouch for it.
     pub trust: Trust,

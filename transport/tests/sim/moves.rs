@@ -16,7 +16,7 @@ use levers9_wire::v1::{self, RefuseCode, ResetCode, stream_open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{Server, World, call, download, drain, echo, online};
+use crate::world::{Server, World, call, client_address, download, drain, echo, online, server_address};
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -391,4 +391,38 @@ async fn a_hole_of_half_a_minute_costs_no_stream() {
     moves_to(&link, CarrierKind::Quic, s(30)).await;
     assert_eq!(online(&link, s(1)).await, session);
     assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1);
+}
+
+/// B11, B12: dropped, refused by the system, only large packets dropped, one way only.
+#[tokio::test(start_paused = true)]
+async fn however_udp_is_blocked_tcp_carries_the_session() {
+    let refused = |kind| Conditions { send_error: Some(kind), ..Conditions::default() };
+    for (number, conditions) in [
+        refused(std::io::ErrorKind::PermissionDenied),
+        refused(std::io::ErrorKind::NetworkUnreachable),
+        Conditions { mtu: 1_100, ..Conditions::default() },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let world = World::new(220 + number as u64);
+        world.network.set(conditions);
+        let (server, pipes) = world.server_over_tcp();
+        let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+        online(&link, s(2)).await;
+        assert_eq!(rides_on(&link).kind(), CarrierKind::Tcp);
+        // It is asked now and then, and goes on meanwhile.
+        sleep(s(900)).await;
+        call(&link).await;
+        assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1);
+        world.network.set(Conditions::default());
+        moves_to(&link, CarrierKind::Quic, s(376)).await;
+        call(&link).await;
+    }
+    let world = World::new(230);
+    let (_server, pipes) = world.server_over_tcp();
+    world.network.set_path(server_address(), client_address(1), hole());
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    online(&link, s(2)).await;
+    assert_eq!(rides_on(&link).kind(), CarrierKind::Tcp, "what goes out is not enough");
 }
