@@ -144,6 +144,11 @@ impl Front for FrontDesk {
                 self.gauges.arriving.load(Ordering::Relaxed).to_string(),
             ),
             (
+                "levers9_carriers_tcp",
+                "Carriers over TCP, of sessions that UDP does not reach.",
+                self.gauges.over_tcp.load(Ordering::Relaxed).to_string(),
+            ),
+            (
                 "levers9_tasks_pending",
                 "Tasks waiting for a first place.",
                 with(TaskStatus::Pending).to_string(),
@@ -178,6 +183,11 @@ impl Front for FrontDesk {
             ("levers9_ingress_requests_total", "HTTP requests to containers.", self.state.open.requests()),
             ("levers9_peers_admitted_total", "Peers let in.", self.gauges.admitted.load(Ordering::Relaxed)),
             ("levers9_peers_refused_total", "Peers refused.", self.gauges.refused.load(Ordering::Relaxed)),
+            (
+                "levers9_carriers_joined_total",
+                "Carriers that joined a session that moved.",
+                self.gauges.joined.load(Ordering::Relaxed),
+            ),
         ];
         let mut text = String::new();
         for (name, help, value) in gauges {

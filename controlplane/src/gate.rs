@@ -307,6 +307,25 @@ impl Gate for Porter {
         decided
     }
 
+    /// A session may move to another carrier as whoever it came in as.
+    async fn rejoin(
+        &self,
+        hello: &valid::Hello,
+        session: &SessionHandle,
+        peer: SocketAddr,
+    ) -> Result<Option<v1::Welcome>, Refusal> {
+        if hello.token.is_empty() {
+            return Ok(None);
+        }
+        let token = self.token(hello).await?;
+        if !self.state.sessions.holds(token.id, session) {
+            return Ok(None);
+        }
+        tracing::debug!(session = %session.id(), %peer, "a session moves");
+        let worker = token.worker.map(WorkerId::to_wire).unwrap_or_default();
+        Ok(Some(v1::Welcome { worker, ..self.welcome(&token).await? }))
+    }
+
     async fn serve(self: Arc<Self>, session: Session, admitted: Admitted) {
         match admitted {
             Admitted::Nobody => calls::serve_nobody(&self.state, session).await,

@@ -12,6 +12,7 @@ use levers9_transport::accept::{Acceptor, Limits};
 use levers9_transport::cert::{Authority, CertError, CertResolver, Files};
 use levers9_transport::quic::{Endpoint, Identity, ServerKeys, bind};
 use levers9_transport::runtime::TransportThread;
+use levers9_transport::tcp::{self, Listener};
 use levers9_transport::{Address, Trust};
 use levers9_wire::token::Secret;
 use levers9_wire::{InstanceId, WorkspaceId};
@@ -21,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::calls;
 use crate::clusters::Clusters;
-use crate::config::{Certificate, Config, Sealing};
+use crate::config::{Certificate, Config, Sealing, TcpListen};
 use crate::front::FrontDesk;
 use crate::gate::Porter;
 use crate::ingress::{Ingress, Serving};
@@ -103,10 +104,15 @@ impl StartError {
     }
 }
 
+/// How often another port is tried that is free for UDP and for TCP.
+const FREE_PORTS: u32 = 16;
+
 /// The sockets of a controlplane, bound before anything is started.
 #[derive(Debug)]
 pub struct Sockets {
     quic: UdpSocket,
+    /// For those whom UDP does not reach.
+    tcp: Option<TcpListener>,
     grpc: TcpListener,
     http: TcpListener,
 }
@@ -119,21 +125,53 @@ impl Sockets {
     pub fn bind(config: &Config, options: [&'static str; 3]) -> Result<Self, StartError> {
         let port =
             |protocol, address, option| move |source| StartError::Port { protocol, address, option, source };
-        let tcp = |address: SocketAddr| {
+        let listen = |address: SocketAddr| {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             Ok::<_, io::Error>(listener)
         };
         let [quic, grpc, http] = options;
+        let (udp, fallback) = Self::bind_sessions(config, |protocol, address| port(protocol, address, quic))?;
         Ok(Self {
-            quic: bind(config.quic, config.transport.socket_buffer).map_err(port(
-                "UDP",
-                config.quic,
-                quic,
-            ))?,
-            grpc: tcp(config.grpc).map_err(port("TCP", config.grpc, grpc))?,
-            http: tcp(config.http).map_err(port("TCP", config.http, http))?,
+            quic: udp,
+            tcp: fallback,
+            grpc: listen(config.grpc).map_err(port("TCP", config.grpc, grpc))?,
+            http: listen(config.http).map_err(port("TCP", config.http, http))?,
         })
+    }
+
+    /// The sockets of sessions: UDP, and TCP on the same port unless another
+    /// is named, since that is where peers look.
+    fn bind_sessions<E>(
+        config: &Config,
+        failed: impl Fn(&'static str, SocketAddr) -> E,
+    ) -> Result<(UdpSocket, Option<TcpListener>), StartError>
+    where
+        E: FnOnce(io::Error) -> StartError,
+    {
+        let mut tries = 0;
+        loop {
+            let udp = bind(config.quic, config.transport.socket_buffer)
+                .map_err(|error| failed("UDP", config.quic)(error))?;
+            let at = match config.tcp {
+                TcpListen::Off => return Ok((udp, None)),
+                TcpListen::At(address) => address,
+                TcpListen::Same => udp.local_addr().map_err(StartError::Quic)?,
+            };
+            match tcp::bind(at) {
+                Ok(listener) => return Ok((udp, Some(listener))),
+                // A port that was free for UDP may not be for TCP: another one, then.
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && config.tcp == TcpListen::Same
+                        && config.quic.port() == 0
+                        && tries < FREE_PORTS =>
+                {
+                    tries += 1;
+                }
+                Err(error) => return Err(failed("TCP", at)(error)),
+            }
+        }
     }
 }
 
@@ -210,7 +248,7 @@ impl Controlplane {
         });
         recover(&state).await.map_err(StartError::Store)?;
         let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
-        let acceptor = listen(&state, config, sockets.quic, &identity, &transport)?;
+        let acceptor = listen(&state, config, (sockets.quic, sockets.tcp), &identity, &transport)?;
         let rooms = TaskTracker::new();
         rooms.spawn(scheduler::run(Arc::clone(&state)));
         rooms.spawn(janitor::run(Arc::clone(&state), certificates));
@@ -397,17 +435,23 @@ fn reset_keys(data: &Path) -> Result<ServerKeys, StartError> {
 fn listen(
     state: &Shared,
     config: &Config,
-    socket: UdpSocket,
+    (socket, fallback): (UdpSocket, Option<TcpListener>),
     identity: &Identity,
     transport: &TransportThread,
 ) -> Result<Acceptor<Porter>, StartError> {
     let here = tokio::runtime::Handle::current();
-    let endpoint = {
+    let (endpoint, fallback) = {
         let _on_transport = transport.handle().enter();
-        Endpoint::accepting(socket, &config.transport, identity).map_err(StartError::Quic)?
+        let fallback = fallback.map(|socket| Listener::new(socket, &config.transport, identity));
+        let endpoint = Endpoint::accepting(socket, &config.transport, identity).map_err(StartError::Quic)?;
+        (endpoint, fallback.transpose().map_err(StartError::Quic)?)
     };
     let limits = Limits { ping_every: config.transport.ping_interval(), ..Limits::default() };
     let acceptor = Acceptor::new(endpoint, Arc::new(Porter::new(Arc::clone(state))), limits, here);
+    let acceptor = match fallback {
+        Some(fallback) => acceptor.with_tcp(fallback),
+        None => acceptor,
+    };
     let runner = acceptor.clone();
     transport.handle().spawn(async move { runner.run().await });
     Ok(acceptor)

@@ -131,11 +131,9 @@ async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut str
             return stream.abort(ResetCode::Protocol);
         }
     };
-    let number = session.carrier().number();
     let place = state.places.container(door.container);
-    let own = place.is_some_and(|place| {
-        place.generation() == door.generation && place.session.carrier().number() == number
-    });
+    let own =
+        place.is_some_and(|place| place.generation() == door.generation && place.session.is_same(&session));
     let (true, Some(doors)) = (own, state.doors.get()) else { return stream.abort(ResetCode::Refused) };
     match Raw::of(stream).await {
         Ok(raw) => {

@@ -1,5 +1,6 @@
 //! Calls about who and where: workspaces, tokens, workers.
 
+use levers9_transport::accept::SessionHandle;
 use levers9_wire::token::TokenKind;
 use levers9_wire::v1::{self, FailureCode, call_answer};
 use levers9_wire::{ContainerId, TokenId, WorkerId, WorkspaceId, name};
@@ -88,7 +89,8 @@ fn to_worker(
         }
         (None, None) => ("away", String::new()),
     };
-    let rtt = worker.session.as_ref().and_then(levers9_transport::accept::SessionHandle::rtt);
+    let rtt = worker.session.as_ref().and_then(SessionHandle::rtt);
+    let (carrier, carrier_why) = riding(worker.session.as_ref());
     v1::Worker {
         id: worker.id.to_wire(),
         pool: worker.pool.clone(),
@@ -109,7 +111,15 @@ fn to_worker(
         created_unix_ms: unsigned(worker.created_ms),
         note,
         node: worker.facts.node.clone(),
+        carrier,
+        carrier_why,
     }
+}
+
+/// What a session rides on and why, for people.
+pub(crate) fn riding(session: Option<&SessionHandle>) -> (String, String) {
+    let Some(carrier) = session.map(SessionHandle::carrier) else { return Default::default() };
+    (carrier.kind().word().to_owned(), name::printable(&carrier.why(), 200))
 }
 
 pub(super) async fn worker_enroll(

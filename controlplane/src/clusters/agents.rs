@@ -97,9 +97,8 @@ async fn report(
     let now = Instant::now();
     let answer = match valid::Report::try_from(read) {
         Ok(valid::Report(report)) => {
-            let number = session.carrier().number();
             let current = state.clusters.get(cluster).and_then(|c| c.session);
-            if current.is_some_and(|current| current.carrier().number() == number) {
+            if current.is_some_and(|current| current.is_same(session)) {
                 take(state, cluster, report, (opened, now));
                 if let Err(error) = state.store.cluster_seen(cluster, &build, &kubernetes, now_ms()).await {
                     tracing::debug!(%error, %cluster, "a report was not noted");

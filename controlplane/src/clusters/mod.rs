@@ -230,7 +230,7 @@ impl Clusters {
             (cluster.facts, cluster.since) = (facts, Some(now));
             cluster.session.replace(session.clone())
         };
-        if let Some(older) = older.filter(|old| old.carrier().number() != session.carrier().number()) {
+        if let Some(older) = older.filter(|old| !old.is_same(session)) {
             older.close(ResetCode::Superseded, "superseded by a newer session of this cluster's agent");
         }
     }
@@ -239,8 +239,7 @@ impl Clusters {
     pub fn left(&self, id: ClusterId, instance: InstanceId, session: &SessionHandle) -> bool {
         let mut inner = self.lock();
         let Some(cluster) = inner.clusters.get_mut(&id) else { return false };
-        let current =
-            cluster.session.as_ref().is_some_and(|s| s.carrier().number() == session.carrier().number());
+        let current = cluster.session.as_ref().is_some_and(|s| s.is_same(session));
         if current {
             cluster.session = None;
             cluster.claims.ended(instance);

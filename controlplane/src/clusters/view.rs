@@ -116,6 +116,7 @@ pub async fn cluster(state: &Shared, who: &Identity, now: &ClusterNow) -> Result
     }
     if own {
         shown.note = note;
+        (shown.carrier, shown.carrier_why) = crate::calls::riding(now.session.as_ref());
         shown.agent_build.clone_from(&row.agent_build);
         shown.agent_uptime_ms = uptime;
         shown.kubernetes.clone_from(&row.kubernetes);

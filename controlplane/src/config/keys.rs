@@ -21,6 +21,7 @@ const SECTIONS: [(&str, &[&str]); 9] = [
             "previousEncryptionKeys",
             "publicAddress",
             "quic",
+            "tcp",
             "transport",
             "worker",
         ],

@@ -55,6 +55,8 @@ pub struct Values {
     pub database_pool: u32,
     /// Where sessions come in, over UDP.
     pub quic: SocketAddr,
+    /// Where those come in whom UDP does not reach.
+    pub tcp: TcpListen,
     /// Where the Python SDK comes in.
     pub grpc: SocketAddr,
     /// Where REST, the dashboard and `/metrics` are.
@@ -80,6 +82,18 @@ pub struct Values {
     pub transport: Settings,
     /// Workers that are started on attached clusters.
     pub worker: WorkerDefaults,
+}
+
+/// Where sessions come in over TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TcpListen {
+    /// On the address and port of QUIC, where peers look for it.
+    #[default]
+    Same,
+    /// Elsewhere: something in front of it brings peers there.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
 }
 
 /// How workers on attached clusters are started, and how many.
@@ -190,6 +204,7 @@ impl Values {
             database: Secret::new(format!("sqlite://{}", data.join("levers9.db").display())),
             database_pool: DEFAULT_POOL_SIZE,
             quic: SocketAddr::from((Ipv4Addr::UNSPECIFIED, levers9_transport::address::DEFAULT_PORT)),
+            tcp: TcpListen::Same,
             grpc: loopback(1993),
             http: loopback(1994),
             insecure_listen: false,

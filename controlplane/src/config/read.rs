@@ -17,7 +17,9 @@ use levers9_wire::valid;
 
 use super::report::Report;
 use super::section::Section;
-use super::{BOOTSTRAP_SECRET, Certificate, DEFAULT_DATA, HostPort, Sealing, SealingKey, Values, keys, yaml};
+use super::{
+    BOOTSTRAP_SECRET, Certificate, DEFAULT_DATA, HostPort, Sealing, SealingKey, TcpListen, Values, keys, yaml,
+};
 use crate::ingress::route::Suffix;
 
 /// Everything the text and the environment say.
@@ -52,6 +54,7 @@ fn read_root(values: &mut Values, root: &mut Section, report: &mut Report) {
     set(&mut values.database, root.value("database", report, secret));
     set(&mut values.database_pool, root.value("databasePool", report, number));
     set(&mut values.quic, root.value("quic", report, socket));
+    set(&mut values.tcp, root.value("tcp", report, tcp_listen));
     set(&mut values.grpc, root.value("grpc", report, socket));
     set(&mut values.http, root.value("http", report, socket));
     set(&mut values.insecure_listen, root.value("insecureListen", report, yes_or_no));
@@ -138,6 +141,13 @@ fn socket(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         format!("{} is not an IP address with a port; write 0.0.0.0:443 or [::]:443", quoted(text))
     })
+}
+
+fn tcp_listen(text: &str) -> Result<TcpListen, String> {
+    match text {
+        "off" => Ok(TcpListen::Off),
+        address => socket(address).map(TcpListen::At).map_err(|problem| format!("{problem}, or off")),
+    }
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {

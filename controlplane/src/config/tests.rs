@@ -104,7 +104,7 @@ const BAD: &[(&str, &str)] = &[
         "data: /d\n\nhtttp: 127.0.0.1:1\n",
         "config.yaml:3: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, containerUrl, controlplane, \
          data, database, databasePool, encryptionKey, grpc, http, insecureListen, logs, names, \
-         previousEncryptionKeys, publicAddress, quic, transport, worker",
+         previousEncryptionKeys, publicAddress, quic, tcp, transport, worker",
     ),
     (
         "transport:\n  mtuu: 1300\n",
@@ -119,7 +119,7 @@ const BAD: &[(&str, &str)] = &[
         "- a\n",
         "config.yaml:1: the file: expected keys with values, not a single value or a list; known keys: \
       certificate, containerUrl, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, \
-      logs, names, previousEncryptionKeys, publicAddress, quic, transport, worker",
+      logs, names, previousEncryptionKeys, publicAddress, quic, tcp, transport, worker",
     ),
     (
         "logs: 3",
@@ -279,6 +279,16 @@ fn workers_on_clusters_are_set_and_their_limits_say_what_zero_is() {
     for part in ["two words", "\"lots\" is not a number", "unknown key \"quota\" in worker"] {
         assert!(bad.contains(part), "{part}: {bad}");
     }
+}
+
+#[test]
+fn sessions_over_tcp_are_beside_quic_unless_told_otherwise() {
+    let tcp = |text: &str| parse(text).unwrap().tcp;
+    assert_eq!(tcp("data: /d"), TcpListen::Same);
+    assert_eq!(tcp("tcp: off"), TcpListen::Off);
+    assert_eq!(tcp("tcp: 127.0.0.1:8443"), TcpListen::At("127.0.0.1:8443".parse().unwrap()));
+    let bad = refused("tcp: 443");
+    assert!(bad.contains("\"443\" is not an IP address with a port") && bad.ends_with(", or off"), "{bad}");
 }
 
 #[test]

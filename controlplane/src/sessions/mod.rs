@@ -100,9 +100,7 @@ impl Sessions {
         let older = {
             let mut inner = self.lock();
             let older = inner.workers.insert(worker.id, worker.clone()).and_then(|before| before.session);
-            older.filter(|old| {
-                worker.session.as_ref().is_some_and(|new| new.carrier().number() != old.carrier().number())
-            })
+            older.filter(|old| worker.session.as_ref().is_some_and(|new| !new.is_same(old)))
         };
         if let Some(older) = older {
             older.close(ResetCode::Superseded, "superseded by a newer session of this worker");
@@ -119,8 +117,7 @@ impl Sessions {
     ) -> bool {
         let mut inner = self.lock();
         let Some(entry) = inner.workers.get_mut(&worker) else { return false };
-        let current =
-            entry.session.as_ref().is_some_and(|s| s.carrier().number() == session.carrier().number());
+        let current = entry.session.as_ref().is_some_and(|s| s.is_same(session));
         if !current {
             return false;
         }
@@ -161,11 +158,18 @@ impl Sessions {
         self.lock().by_session.insert(session.id(), (token, session.clone()));
     }
 
+    /// Whether a session came in with a token, and goes on.
+    #[must_use]
+    pub fn holds(&self, token: TokenId, session: &SessionHandle) -> bool {
+        let inner = self.lock();
+        inner.by_session.get(&session.id()).is_some_and(|(of, kept)| *of == token && kept.is_same(session))
+    }
+
     /// A session has ended.
     pub fn closed(&self, session: &SessionHandle) {
         let mut inner = self.lock();
         let current = inner.by_session.get(&session.id());
-        if current.is_some_and(|(_, kept)| kept.carrier().number() == session.carrier().number()) {
+        if current.is_some_and(|(_, kept)| kept.is_same(session)) {
             inner.by_session.remove(&session.id());
         }
     }

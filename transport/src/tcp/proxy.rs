@@ -208,6 +208,15 @@ impl Proxies {
         Ok(Self { proxy, except: except.map(str::to_ascii_lowercase).take(EXCEPTIONS).collect() })
     }
 
+    /// By an environment, however its names are written.
+    ///
+    /// # Errors
+    /// When what it names is no proxy.
+    pub fn of(env: impl Fn(&str) -> Option<String>) -> Result<Self, BadProxy> {
+        let either = |name: &str| env(name).or_else(|| env(&name.to_ascii_lowercase())).unwrap_or_default();
+        Self::new(&either("HTTPS_PROXY"), &either("NO_PROXY"))
+    }
+
     /// The proxy that leads to a host, if any does.
     #[must_use]
     pub fn proxy_for(&self, host: &str, port: u16) -> Option<&Proxy> {

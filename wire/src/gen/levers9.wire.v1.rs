@@ -941,6 +941,12 @@ pub struct Worker {
     pub note: ::prost::alloc::string::String,
     #[prost(string, tag = "19")]
     pub node: ::prost::alloc::string::String,
+    /// What its session rides on: "quic", "tcp" or "proxy"; empty without one.
+    #[prost(string, tag = "20")]
+    pub carrier: ::prost::alloc::string::String,
+    /// Why it is no better one, in the worker's words; empty for "quic".
+    #[prost(string, tag = "21")]
+    pub carrier_why: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WorkerListRequest {}
@@ -1165,6 +1171,11 @@ pub struct Cluster {
     pub runtime: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "24")]
     pub selector: ::prost::alloc::vec::Vec<LabelRequirement>,
+    /// As of a worker, of its agent's session. Empty for somebody else's.
+    #[prost(string, tag = "25")]
+    pub carrier: ::prost::alloc::string::String,
+    #[prost(string, tag = "26")]
+    pub carrier_why: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClusterListRequest {}
