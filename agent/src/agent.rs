@@ -12,6 +12,7 @@ use levers9_transport::Address;
 use levers9_transport::dial::Dialer;
 use levers9_transport::link::{EndpointSource, Link, Status};
 use levers9_transport::quic::{Endpoint, Settings as Tuning};
+use levers9_transport::tcp::{Fallback, Proxies};
 use levers9_wire::name::printable;
 use levers9_wire::{InstanceId, v1};
 use rand::SeedableRng as _;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub signs: Option<PathBuf>,
     /// The tuning of the session.
     pub tuning: Tuning,
+    /// Which proxies lead out, where nothing else does.
+    pub proxies: Proxies,
 }
 
 /// A running agent.
@@ -85,7 +88,8 @@ struct Reach {
 impl Agent {
     /// Starts an agent. Must be called within the runtime it is to live on.
     pub async fn start(settings: Settings) -> Self {
-        let Settings { address, token_file, lent, repository, workers, kubernetes, signs, tuning } = settings;
+        let Settings { address, token_file, lent, repository, workers, kubernetes, signs, tuning, proxies } =
+            settings;
         if let Some(problem) = lent.problem() {
             tracing::error!(problem, "the selector lends nothing");
         }
@@ -123,8 +127,8 @@ impl Agent {
 
         let _late = timeout(INTRODUCTION, heard.wait_for(|heard| *heard)).await;
         let endpoints: EndpointSource = Box::new(move || Endpoint::dialing(&tuning));
-        let (link, incoming) =
-            Link::start(Dialer::new(address), endpoints, Arc::new(me), StdRng::from_os_rng());
+        let dialer = Dialer::new(address).with_fallback(Fallback::default().with_proxies(proxies));
+        let (link, incoming) = Link::start(dialer, endpoints, Arc::new(me), StdRng::from_os_rng());
         if let Some(signs) = signs {
             let (eyes, status) = (eyes.clone(), link.status());
             keep.up("signs", move || probe::keep(signs.clone(), eyes.clone(), status.clone()));

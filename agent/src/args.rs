@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use levers9_transport::Address;
 use levers9_transport::quic::Settings as Tuning;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::{ClusterId, valid};
 
 use crate::agent::Settings;
@@ -96,6 +97,7 @@ impl Args {
             signs: self.signs,
             address: self.controlplane,
             tuning: Tuning::default(),
+            proxies: Proxies::default(),
         })
     }
 }

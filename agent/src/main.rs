@@ -9,6 +9,7 @@ use levers9_agent::agent::Agent;
 use levers9_agent::args::Args;
 use levers9_agent::probe::{self, ProbeArgs};
 use levers9_transport::link::Status;
+use levers9_transport::tcp::Proxies;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -35,7 +36,11 @@ fn ended<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
-    let settings = args.settings()?;
+    let mut settings = args.settings()?;
+    match Proxies::of(|name| std::env::var(name).ok()) {
+        Ok(proxies) => settings.proxies = proxies,
+        Err(error) => tracing::warn!(%error, "the proxy in the environment cannot be used"),
+    }
     let runtime = levers9_transport::runtime::current_thread()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;

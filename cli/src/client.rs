@@ -7,6 +7,7 @@ use std::time::Duration;
 use levers9_transport::dial::{DialError, Dialer};
 use levers9_transport::link::{Introduce, Link, OpenError, Status};
 use levers9_transport::quic::{Carrier, Endpoint, Lost, Settings};
+use levers9_transport::tcp::Fallback;
 use levers9_transport::{Stream, StreamError};
 use levers9_wire::token::Secret;
 use levers9_wire::v1::{self, ResetCode, call_answer, call_open, stream_open};
@@ -75,7 +76,8 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect_within(target: &Target, patience: Duration) -> Result<Self, Error> {
-        let dialer = Dialer::new(target.address.clone());
+        let fallback = Fallback::default().with_proxies(target.proxies.clone());
+        let dialer = Dialer::new(target.address.clone()).with_fallback(fallback);
         let endpoints =
             Box::new(|| Endpoint::dialing(&Settings { keep_alive: KEEP_ALIVE, ..Settings::default() }));
         let me = Arc::new(Me { token: target.token.clone(), instance: InstanceId::generate() });

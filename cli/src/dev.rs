@@ -11,6 +11,7 @@ use levers9_controlplane::server::{Addresses, Controlplane, Sockets, StartError}
 use levers9_controlplane::store::StoreError;
 use levers9_transport::link::Status;
 use levers9_transport::runtime::TransportThread;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::token::{Secret, TokenKind};
 use levers9_wire::v1;
 use levers9_worker::facts::{self, Gpus};
@@ -115,7 +116,11 @@ impl Dev {
     /// A command as one job here.
     fn job(&self, command: Vec<String>) -> RunSettings {
         RunSettings {
-            target: Target { address: self.addresses().dial.clone(), token: self.token.clone() },
+            target: Target {
+                address: self.addresses().dial.clone(),
+                token: self.token.clone(),
+                proxies: Proxies::default(),
+            },
             job: v1::SubmitRequest { command, ..v1::SubmitRequest::default() },
             format: Format::Text,
         }
@@ -280,6 +285,7 @@ async fn start_worker(
         containers,
         process: levers9_worker::runtime::Settings::default(),
         tuning: levers9_worker::session::tuning(),
+        proxies: Proxies::default(),
     });
     let failed = |e: Box<dyn std::error::Error + Send + Sync>| {
         Error::failed("the local worker cannot be started").because(e)

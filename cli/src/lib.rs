@@ -83,6 +83,7 @@ fn dispatch(action: Action, printer: &mut Printer) -> Result<u8, Error> {
         Action::Login(settings) => commands::login::run(&settings, printer),
         Action::Config(settings) => commands::config::run(settings, printer),
         Action::Doctor(settings) => commands::doctor::run(&settings, printer),
+        Action::Session(settings) => commands::session::run(&settings, printer),
         Action::Bench(settings) => commands::bench::run(&settings, printer),
         Action::Version(settings) => commands::version::run(&settings, printer),
         Action::Dev(settings) => dev::run(settings, printer),

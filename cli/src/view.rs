@@ -310,6 +310,20 @@ pub struct WorkerView {
     pub note: String,
     /// The node it is on; empty outside Kubernetes.
     pub node: String,
+    /// What its session rides on: quic, tcp or proxy; empty without one.
+    pub carrier: String,
+    /// Why it is no better one; empty for quic.
+    pub carrier_why: String,
+}
+
+/// A note, and what a session rides on where that is not as it should be.
+fn with_carrier(note: &str, carrier: &str, why: &str) -> String {
+    let fallback = match carrier {
+        "" | "quic" => return note.to_owned(),
+        _ if why.is_empty() => format!("over {carrier}"),
+        _ => format!("over {carrier}: {why}"),
+    };
+    if note.is_empty() { fallback } else { format!("{note}; {fallback}") }
 }
 
 impl From<v1::Worker> for WorkerView {
@@ -334,6 +348,8 @@ impl From<v1::Worker> for WorkerView {
             created_unix_ms: worker.created_unix_ms,
             note: worker.note,
             node: worker.node,
+            carrier: worker.carrier,
+            carrier_why: worker.carrier_why,
         }
     }
 }
@@ -368,7 +384,7 @@ impl Listing for WorkerView {
             if self.gpu_count > 0 { gpus } else { String::new() },
             self.containers.to_string(),
             self.rtt_us.map(rtt).unwrap_or_default(),
-            self.note.clone(),
+            with_carrier(&self.note, &self.carrier, &self.carrier_why),
         ]
     }
 }

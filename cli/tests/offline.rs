@@ -63,7 +63,8 @@ fn nothing_listening_is_said_within_ten_seconds() {
         &did,
         3,
         &format!(
-            "error: cannot reach the controlplane: nothing is listening on UDP {place}\n\
+            "error: cannot reach the controlplane: nothing is listening on UDP {place}; \
+             TCP {place}: nothing is listening there\n\
              hint: is the controlplane running? on this machine: levers9 dev"
         ),
     );

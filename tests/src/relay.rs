@@ -1,8 +1,11 @@
 //! A UDP relay between a peer and a controlplane, that can be cut: nothing
-//! passes then and nobody is told, as with a pulled plug.
+//! passes then and nobody is told, as with a pulled plug. It may relay TCP on
+//! the same port beside it.
+
+mod tcp;
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +13,8 @@ use std::time::Duration;
 
 // The standard clock is banned in the workspace; outside a runtime this is the same.
 use tokio::time::Instant;
+
+use tcp::Tcp;
 
 /// How often threads look whether they are to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -21,6 +26,7 @@ const ON_THE_WAY: usize = 10_000;
 pub struct Relay {
     address: SocketAddr,
     shared: Arc<Shared>,
+    tcp: Option<Arc<Tcp>>,
 }
 
 #[derive(Debug)]
@@ -58,7 +64,27 @@ impl Relay {
     /// When there are no sockets.
     #[must_use]
     pub fn to(to: SocketAddr) -> Self {
-        let front = Arc::new(socket());
+        Self::of(to, socket(), None)
+    }
+
+    /// A relay to an address for UDP and TCP, on one port.
+    ///
+    /// # Panics
+    /// When there is no port that is free for both.
+    #[must_use]
+    pub fn both_to(to: SocketAddr) -> Self {
+        for _ in 0..50 {
+            let udp = socket();
+            let at = udp.local_addr().expect("a bound socket has an address");
+            if let Ok(listener) = TcpListener::bind(at) {
+                return Self::of(to, udp, Some(Tcp::start(listener, to)));
+            }
+        }
+        panic!("no port is free for UDP and TCP");
+    }
+
+    fn of(to: SocketAddr, front: UdpSocket, tcp: Option<Arc<Tcp>>) -> Self {
+        let front = Arc::new(front);
         let address = front.local_addr().expect("a bound socket has an address");
         let (off, none) = (|| AtomicBool::new(false), || AtomicU32::new(0));
         let backs = Mutex::default();
@@ -80,7 +106,7 @@ impl Relay {
         std::thread::spawn(move || forth.forth());
         let ended = Arc::clone(&shared);
         std::thread::spawn(move || deliver(&coming, &ended));
-        Self { address, shared }
+        Self { address, shared, tcp }
     }
 
     /// A controlplane's address with this relay's host and port in it.
@@ -95,12 +121,30 @@ impl Relay {
 
     /// Drops everything from now on.
     pub fn cut(&self) {
-        self.shared.cut.store(true, Ordering::SeqCst);
+        self.cut_udp();
+        self.set_tcp(true);
     }
 
     /// Passes everything again.
     pub fn restore(&self) {
+        self.restore_udp();
+        self.set_tcp(false);
+    }
+
+    /// Drops UDP from now on, as a firewall.
+    pub fn cut_udp(&self) {
+        self.shared.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes UDP again.
+    pub fn restore_udp(&self) {
         self.shared.cut.store(false, Ordering::SeqCst);
+    }
+
+    fn set_tcp(&self, cut: bool) {
+        if let Some(tcp) = &self.tcp {
+            tcp.cut.store(cut, Ordering::SeqCst);
+        }
     }
 
     /// Loses one datagram of this many from now on, in both directions
@@ -125,6 +169,9 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
+        if let Some(tcp) = &self.tcp {
+            tcp.ended.store(true, Ordering::SeqCst);
+        }
     }
 }
 

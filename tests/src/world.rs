@@ -92,6 +92,12 @@ impl World {
         Relay::to(self.controlplane.quic())
     }
 
+    /// A relay to the controlplane's port, for UDP and TCP.
+    #[must_use]
+    pub fn relay_of_both(&self) -> Relay {
+        Relay::both_to(self.controlplane.quic())
+    }
+
     fn enroll(&self, name: &str, relay: Option<&Relay>, args: &[&str]) -> Worker {
         let enrolment = self.cli(&["worker", "enroll", "--format", "json"]).ok().json();
         let address = enrolment["address"].as_str().expect("an address");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use levers9_transport::Address;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::token::Secret;
 use levers9_wire::{quantity, valid};
 
@@ -107,6 +108,7 @@ impl Args {
             containers: Config::new(self.data, facts),
             process: crate::runtime::Settings::default(),
             tuning: crate::session::tuning(),
+            proxies: Proxies::default(),
         })
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use levers9_transport::link::Status;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::RetryClass;
 use levers9_worker::args::Args;
 use levers9_worker::session::Worker;
@@ -44,7 +45,11 @@ async fn refusal(mut status: watch::Receiver<Status>) -> String {
 
 fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let exits = args.exits_when_refused();
-    let settings = args.settings(std::env::var("LEVERS9_WORKER_TOKEN").ok())?;
+    let mut settings = args.settings(std::env::var("LEVERS9_WORKER_TOKEN").ok())?;
+    match Proxies::of(|name| std::env::var(name).ok()) {
+        Ok(proxies) => settings.proxies = proxies,
+        Err(error) => tracing::warn!(%error, "the proxy in the environment cannot be used"),
+    }
     let runtime = levers9_transport::runtime::current_thread()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -156,6 +156,7 @@ async fn start(controlplane: &Arc<Controlplane>, data: &Path) -> Worker {
             ..ProcessSettings::default()
         },
         tuning: tuning(),
+        proxies: levers9_transport::tcp::Proxies::default(),
     };
     Worker::start(settings).await.expect("starts")
 }

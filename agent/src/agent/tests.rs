@@ -107,6 +107,7 @@ impl World {
             },
             kubernetes: Some(api.api(None)),
             signs: None,
+            proxies: Proxies::default(),
             address,
             tuning: Tuning::default(),
         };

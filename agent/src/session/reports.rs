@@ -8,6 +8,7 @@ use levers9_transport::stream::StreamError;
 use levers9_wire::limits;
 use levers9_wire::name::printable;
 use levers9_wire::v1::{self, FailureCode, stream_open};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,30 +22,37 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Reports for as long as the link is not closed.
 pub(crate) async fn report(link: Link, eyes: Eyes, orders: Orders) {
     let mut refusal = None;
-    let mut status = link.status();
-    while let Ok((carrier, _)) = link.online().await {
-        on(&carrier, &eyes, &orders, &mut refusal).await;
-        // The link has yet to say that this carrier is gone.
-        let _closed = status.wait_for(|status| !matches!(status, Status::Online { .. })).await;
+    while link.online().await.is_ok() {
+        in_session(link.status(), &eyes, &orders, &mut refusal).await;
     }
 }
 
-/// Reports until a carrier is gone. `refusal` is what the controlplane had
-/// against the last report.
-async fn on(carrier: &Carrier, eyes: &Eyes, orders: &Orders, refusal: &mut Option<String>) {
-    let mut pace = Pace::new(Instant::now());
+/// Reports until the session is lost, on whatever carrier it rides then.
+/// `refusal` is what the controlplane had against the last report.
+async fn in_session(
+    mut status: watch::Receiver<Status>,
+    eyes: &Eyes,
+    orders: &Orders,
+    refusal: &mut Option<String>,
+) {
+    let (mut pace, mut rides_on) = (Pace::new(Instant::now()), None);
     let mut touches = eyes.touches();
     let mut sending: JoinSet<Result<Option<v1::Failure>, StreamError>> = JoinSet::new();
     let mut reported = None;
     loop {
         let now = Instant::now();
+        let Some(carrier) = carrier_of(&status.borrow_and_update()) else { return };
+        // Another carrier may be one of another controlplane, which knows nothing.
+        if rides_on.replace(carrier.number()) != Some(carrier.number()) {
+            (pace, reported) = (Pace::new(now), None);
+        }
         if let Some(due) = pace.due(now, eyes.says_something()) {
             let revision = eyes.settle();
             if due == Due::Report || reported != Some(revision) {
                 reported = Some(revision);
                 // Dropping an older one resets its stream.
                 sending.abort_all();
-                sending.spawn(send(carrier.clone(), eyes.report(orders.now_ms())));
+                sending.spawn(send(carrier, eyes.report(orders.now_ms())));
                 pace.began(now);
             } else {
                 pace.looked(now);
@@ -52,7 +60,7 @@ async fn on(carrier: &Carrier, eyes: &Eyes, orders: &Orders, refusal: &mut Optio
         }
         tokio::select! {
             biased;
-            _lost = carrier.closed() => return,
+            changed = status.changed() => if changed.is_err() { return },
             Some(sent) = sending.join_next() => match sent {
                 Ok(sent) => {
                     if sending.is_empty() {
@@ -67,6 +75,13 @@ async fn on(carrier: &Carrier, eyes: &Eyes, orders: &Orders, refusal: &mut Optio
             Ok(()) = touches.changed() => pace.touched(),
             () = sleep_until(pace.next()) => {}
         }
+    }
+}
+
+fn carrier_of(status: &Status) -> Option<Carrier> {
+    match status {
+        Status::Online { carrier, .. } => Some(carrier.clone()),
+        _ => None,
     }
 }
 

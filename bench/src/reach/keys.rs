@@ -42,7 +42,11 @@ pub(super) fn press(
 ) -> Result<Took> {
     let contexts = Store::at(config.to_owned()).load()?;
     let context = contexts.get("default").context("no context")?;
-    let target = Target { address: context.address.context("no address")?, token: context.section.token };
+    let target = Target {
+        address: context.address.context("no address")?,
+        token: context.section.token,
+        proxies: levers9_transport::tcp::Proxies::default(),
+    };
     block_on(async {
         let client = Client::connect(&target).await?;
         let took = pressed(&client, container, beside_bulk, time).await;

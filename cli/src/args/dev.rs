@@ -8,7 +8,7 @@ use clap::Args;
 /// `levers9 dev`
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// Where workers and commands connect (UDP); port 0 is any free one [default: 127.0.0.1:4433, with CMD any free port]
+    /// Where workers and commands connect (UDP, and TCP where that is blocked); port 0 is any free one [default: 127.0.0.1:4433, with CMD any free port]
     #[arg(long, value_name = "ADDRESS")]
     pub quic: Option<SocketAddr>,
     /// Where REST, health and metrics are served [default: 127.0.0.1:1994, with CMD any free port]

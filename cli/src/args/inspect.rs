@@ -1,6 +1,6 @@
 //! The commands that look at the way to a controlplane and beyond.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::OutputArgs;
 
@@ -10,6 +10,25 @@ pub struct DoctorArgs {
     /// How to print the result
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `levers9 session`
+#[derive(Debug, Args)]
+pub struct SessionArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: SessionCommand,
+}
+
+/// What can be done with this machine's session.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Connect, and say by which way: QUIC, TCP where UDP is blocked, or a proxy
+    Show {
+        /// How to print the result
+        #[command(flatten)]
+        output: OutputArgs,
+    },
 }
 
 /// Which way bytes go.

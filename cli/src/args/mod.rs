@@ -12,7 +12,7 @@ use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
 pub use cluster::{ClusterArgs, ClusterCommand, Flavor, JoinArgs, KubeArgs, LeaveArgs, WhyArgs};
 pub use dev::DevArgs;
-pub use inspect::{BenchArgs, Direction, DoctorArgs};
+pub use inspect::{BenchArgs, Direction, DoctorArgs, SessionArgs, SessionCommand};
 pub use manage::{
     ConfigArgs, ConfigCommand, ConfigCreateArgs, ContainerArgs, ContainerAttachArgs, ContainerCommand,
     EndpointArgs, LoginArgs, NewTokenKind, TaskArgs, TaskCommand, TokenArgs, TokenCommand, WorkerArgs,
@@ -71,6 +71,8 @@ pub enum Command {
     Dev(DevArgs),
     /// Find out where the way to a controlplane and its workers breaks
     Doctor(DoctorArgs),
+    /// Show how this machine is connected to the controlplane
+    Session(SessionArgs),
     /// Measure what fits through streams, and what they take to open
     Bench(BenchArgs),
     /// Print the version of this command and of the controlplane

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use levers9_transport::dial::{DialError, Dialer};
 use levers9_transport::quic::{Endpoint, Probe as Silence, Settings, speaks_quic};
+use levers9_transport::tcp::Fallback;
 use levers9_transport::trust::Shown;
 use levers9_wire::name::printable;
 use levers9_wire::quantity::show_duration;
@@ -54,6 +55,8 @@ impl Side {
 #[serde(rename_all = "snake_case")]
 enum State {
     Ok,
+    /// It fails, and there is another way.
+    Warned,
     Failed,
     Skipped,
 }
@@ -115,6 +118,7 @@ fn print(steps: &[Step], address: &str, printer: &mut Printer) -> Result<(), Err
     for step in steps {
         let word = match step.state {
             State::Ok => "ok",
+            State::Warned => "warn",
             State::Failed => "FAILED",
             State::Skipped => "-",
         };
@@ -122,7 +126,15 @@ fn print(steps: &[Step], address: &str, printer: &mut Printer) -> Result<(), Err
         printer.line(&format!("{word:6}  {:12}  {}{took}", step.step, step.detail))?;
     }
     let Some(failed) = steps.iter().find(|step| step.state == State::Failed) else {
-        return printer.line(&format!("All is well between here and {address}."));
+        let Some(warned) = steps.iter().find(|step| step.state == State::Warned) else {
+            return printer.line(&format!("All is well between here and {address}."));
+        };
+        printer.line("")?;
+        printer.line(&format!("It works between here and {address}, without {}.", warned.step))?;
+        return match &warned.hint {
+            Some(hint) => printer.line(&format!("hint: {hint}")),
+            None => Ok(()),
+        };
     };
     let side = failed.side.map_or("unknown", Side::words);
     printer.line("")?;
@@ -134,7 +146,7 @@ fn print(steps: &[Step], address: &str, printer: &mut Printer) -> Result<(), Err
 }
 
 /// The steps in their order.
-const STEPS: [&str; 7] = ["resolve", "udp", "certificate", "session", "ping", "stream", "worker"];
+const STEPS: [&str; 8] = ["resolve", "udp", "tcp", "certificate", "session", "ping", "stream", "worker"];
 
 /// Goes the way until a step fails; what comes after it is skipped.
 async fn examine(target: &Target) -> Vec<Step> {
@@ -160,22 +172,40 @@ impl Doctor<'_> {
     fn note<T>(&mut self, began: Instant, found: Result<(T, String), Failed>) -> Result<T, Ended> {
         let step = STEPS[self.steps.len().min(STEPS.len() - 1)];
         let ms = Some(began.elapsed().as_secs_f64() * 1_000.0);
-        let state = if found.is_ok() { State::Ok } else { State::Failed };
         match found {
             Ok((value, detail)) => {
-                self.steps.push(Step { step, state, detail, ms, side: None, hint: None });
+                self.steps.push(Step { step, state: State::Ok, detail, ms, side: None, hint: None });
                 Ok(value)
             }
-            Err(Failed { detail, side, hint }) => {
-                let (side, hint) = (Some(side), Some(hint).filter(|hint| !hint.is_empty()));
-                self.steps.push(Step { step, state, detail, ms, side, hint });
+            Err(failed) => {
+                self.push(step, State::Failed, failed, ms);
                 Err(Ended)
             }
         }
     }
 
+    /// The same of a step without which it goes on.
+    fn note_either<T>(&mut self, began: Instant, found: Result<(T, String), Failed>) -> Option<T> {
+        let step = STEPS[self.steps.len().min(STEPS.len() - 1)];
+        let ms = Some(began.elapsed().as_secs_f64() * 1_000.0);
+        match found {
+            Ok(found) => self.note(began, Ok(found)).ok(),
+            Err(failed) => {
+                self.push(step, State::Warned, failed, ms);
+                None
+            }
+        }
+    }
+
+    fn push(&mut self, step: &'static str, state: State, failed: Failed, ms: Option<f64>) {
+        let Failed { detail, side, hint } = failed;
+        let (side, hint) = (Some(side), Some(hint).filter(|hint| !hint.is_empty()));
+        self.steps.push(Step { step, state, detail, ms, side, hint });
+    }
+
     async fn walk(&mut self) -> Result<(), Ended> {
-        let dialer = Dialer::new(self.target.address.clone());
+        let fallback = Fallback::default().with_proxies(self.target.proxies.clone());
+        let dialer = Dialer::new(self.target.address.clone()).with_fallback(fallback);
         let began = Instant::now();
         let addresses = dialer.addresses().await;
         let shown = |addresses: &[std::net::SocketAddr]| {
@@ -191,9 +221,25 @@ impl Doctor<'_> {
         let addresses = self.note(began, found)?;
         let began = Instant::now();
         let found = answering(&addresses).await;
-        let address = self.note(began, found)?;
+        let udp = self.note_either(began, found);
+        let at = self.steps.len() - 1;
         let began = Instant::now();
-        let found = certificate(&dialer, address).await;
+        let found = over_tcp(&dialer, &addresses).await;
+        let tcp = match udp {
+            Some(_) => self.note_either(began, found),
+            None => {
+                if found.is_err() {
+                    // There is no other way after all.
+                    self.steps[at].state = State::Failed;
+                }
+                Some(self.note(began, found)?)
+            }
+        };
+        let began = Instant::now();
+        let found = match udp {
+            Some(address) => certificate(&dialer, address).await,
+            None => Ok(((), tcp.unwrap_or_default())),
+        };
         self.note(began, found)?;
         let began = Instant::now();
         let found = session(self.target).await;
@@ -250,10 +296,51 @@ async fn answering(addresses: &[std::net::SocketAddr]) -> Result<(std::net::Sock
     })
 }
 
-async fn certificate(dialer: &Dialer, address: std::net::SocketAddr) -> Result<((), String), Failed> {
-    let endpoint = Endpoint::dialing(&Settings::default()).map_err(|error| {
+/// Whether it can be reached by TCP, or else through a proxy, and what
+/// certificate is shown there.
+async fn over_tcp(dialer: &Dialer, addresses: &[std::net::SocketAddr]) -> Result<(String, String), Failed> {
+    let endpoint = endpoint()?;
+    let mut problem = None;
+    for address in addresses {
+        let examined = timeout(PATIENCE, dialer.examine_tcp(&endpoint, *address)).await;
+        let Ok((shown, connected)) = examined else {
+            let words = format!("the handshake with TCP {address} did not end in {} s", PATIENCE.as_secs());
+            problem = Some(Failed::new(Side::Network, words, "something on the way holds TCP up"));
+            continue;
+        };
+        match connected {
+            Ok(carrier) => {
+                carrier.close(v1::ResetCode::Done, "");
+                let about = shown.as_ref().map_or_else(|| "believed".to_owned(), describe);
+                return Ok((about, format!("TCP {address} speaks TLS")));
+            }
+            Err(error) => {
+                let side = if matches!(error, DialError::Trust(_)) { Side::Token } else { Side::Network };
+                problem = Some(dial_failed(side, &error));
+            }
+        }
+    }
+    if let Ok(Some((proxy, shown, connected))) = timeout(PATIENCE, dialer.examine_proxy(&endpoint)).await {
+        match connected {
+            Ok(carrier) => {
+                carrier.close(v1::ResetCode::Done, "");
+                let about = shown.as_ref().map_or_else(|| "believed".to_owned(), describe);
+                return Ok((about, format!("the proxy {proxy} leads there")));
+            }
+            Err(error) => problem = Some(dial_failed(Side::Network, &error)),
+        }
+    }
+    Err(problem.unwrap_or_else(|| Failed::new(Side::ThisMachine, "there is no address", "")))
+}
+
+fn endpoint() -> Result<Endpoint, Failed> {
+    Endpoint::dialing(&Settings::default()).map_err(|error| {
         Failed::new(Side::ThisMachine, format!("cannot open a UDP socket: {error}"), "is UDP allowed here?")
-    })?;
+    })
+}
+
+async fn certificate(dialer: &Dialer, address: std::net::SocketAddr) -> Result<((), String), Failed> {
+    let endpoint = endpoint()?;
     let examined = timeout(PATIENCE, dialer.examine(&endpoint, address)).await;
     let Ok((shown, connected)) = examined else {
         let detail = format!("the handshake with {address} did not end in {} s", PATIENCE.as_secs());
@@ -298,6 +385,13 @@ async fn session(target: &Target) -> Result<(Client, String), Failed> {
         printable(&welcome.token_kind, 32),
         printable(&welcome.workspace_name, 64),
     );
+    let riding = client.carrier().filter(|carrier| carrier.kind().is_fallback());
+    let detail = match riding {
+        Some(carrier) => {
+            format!("{detail}; over {}: {}", carrier.kind().word(), printable(&carrier.why(), 200))
+        }
+        None => detail,
+    };
     Ok((client, detail))
 }
 

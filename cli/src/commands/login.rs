@@ -29,7 +29,8 @@ pub fn run(settings: &LoginSettings, printer: &mut Printer) -> Result<u8, Error>
         settings.store.check_writable()?;
         let secret = bootstrap_secret(settings)?;
         let request = v1::AuthorizeRequest { bootstrap_secret: secret.expose().to_owned() };
-        let nobody = Target { address: address.clone(), token: Secret::default() };
+        let nobody =
+            Target { address: address.clone(), token: Secret::default(), proxies: settings.proxies.clone() };
         let answer = expect_answer!(call_once(&nobody, Request::Authorize(request))?, Authorize)?;
         let token = Secret::new(answer.token);
         store(settings, token.clone(), printer)?;
@@ -37,7 +38,7 @@ pub fn run(settings: &LoginSettings, printer: &mut Printer) -> Result<u8, Error>
     } else {
         checked(given)?
     };
-    let target = Target { address, token: token.clone() };
+    let target = Target { address, token: token.clone(), proxies: settings.proxies.clone() };
     let me = expect_answer!(call_once(&target, Request::WhoAmI(v1::WhoAmIRequest {}))?, WhoAmI)?;
     store(settings, token, printer)?;
     let (workspace, kind) = (printable(&me.workspace_name, limits::NAME), printable(&me.token_kind, 32));

@@ -13,6 +13,7 @@ pub mod login;
 pub mod logs;
 pub mod port_forward;
 pub mod run;
+pub mod session;
 pub mod task;
 pub mod token;
 pub mod version;

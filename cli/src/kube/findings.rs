@@ -227,7 +227,7 @@ fn running(container: &ContainerStatus, namespace: &str, address: &str, log: &st
     let before = before.map(|ended| format!("; before, it ended with {}", end_of(ended))).unwrap_or_default();
     let its_log = format!("its log: kubectl -n {namespace} logs deploy/levers9-agent");
     let udp =
-        "is UDP to that address open from the cluster (egress rules, NAT), and does the name resolve there?";
+        "is UDP, or TCP, to that address open from the cluster (egress rules, NAT), and does the name resolve there?";
     let (said, hint) = match problem_of(log) {
         Some(problem) if problem.contains("token") => {
             let again = "does the Secret hold this cluster's token? a new one: levers9 cluster rotate-token";
@@ -370,7 +370,7 @@ mod tests {
         let finding = with(&format!("{}{}other\n", line("older"), line(blocked)));
         let said = "its pod runs but has not reached the controlplane at cp.example:443";
         assert_eq!(finding.text, format!("{said}: {blocked}"));
-        assert!(finding.hint.contains("is UDP to that address open"), "{}", finding.hint);
+        assert!(finding.hint.contains("is UDP, or TCP, to that address open"), "{}", finding.hint);
         let finding = with(&line("this token is not known here"));
         assert_eq!(finding.text, format!("{said}: this token is not known here"));
         assert!(finding.hint.contains("rotate-token") && !finding.hint.contains("UDP"), "{}", finding.hint);

@@ -1,16 +1,25 @@
-//! Settings of `doctor` and `bench`.
+//! Settings of `doctor`, `session` and `bench`.
 
 use std::time::Duration;
 
 use levers9_wire::{ContainerId, limits, quantity};
 
 use super::{Target, id};
-use crate::args::{BenchArgs, Direction, DoctorArgs, Format};
+use crate::args::{BenchArgs, Direction, DoctorArgs, Format, SessionArgs, SessionCommand};
 use crate::error::Error;
 
 /// `levers9 doctor`
 #[derive(Debug, Clone)]
 pub struct DoctorSettings {
+    /// Where to, and as whom.
+    pub target: Target,
+    /// How to print.
+    pub format: Format,
+}
+
+/// `levers9 session`
+#[derive(Debug, Clone)]
+pub struct SessionSettings {
     /// Where to, and as whom.
     pub target: Target,
     /// How to print.
@@ -39,6 +48,14 @@ pub(super) fn doctor(
     target: impl Fn() -> Result<Target, Error>,
 ) -> Result<DoctorSettings, Error> {
     Ok(DoctorSettings { target: target()?, format: args.output.format })
+}
+
+pub(super) fn session(
+    args: &SessionArgs,
+    target: impl Fn() -> Result<Target, Error>,
+) -> Result<SessionSettings, Error> {
+    let SessionCommand::Show { output } = &args.command;
+    Ok(SessionSettings { target: target()?, format: output.format })
 }
 
 pub(super) fn bench(

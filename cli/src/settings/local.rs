@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use levers9_transport::Address;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::token::Secret;
 
 use super::manage::label;
@@ -81,6 +82,8 @@ pub struct LoginSettings {
     pub token: TokenSource,
     /// What to trade for the first admin token when there is no token.
     pub bootstrap_secret: Option<Secret>,
+    /// Which proxies lead there, where nothing else does.
+    pub proxies: Proxies,
     /// The files.
     pub store: Store,
 }
@@ -160,6 +163,7 @@ pub(super) fn login(args: LoginArgs, context: Option<&str>, env: &Env) -> Result
         context: NewContext { name, address, endpoint },
         token: token_source(args.token_stdin, env),
         bootstrap_secret: env.get(env::BOOTSTRAP_SECRET).map(Secret::new),
+        proxies: super::proxies(env),
         store,
     })
 }

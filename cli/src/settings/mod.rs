@@ -11,10 +11,11 @@ mod reach;
 mod selector;
 
 use levers9_transport::Address;
+use levers9_transport::tcp::Proxies;
 use levers9_wire::token::{self, Secret};
 
 pub use cluster::{ClusterAction, ClusterSettings, JoinSettings, LeaveSettings, WhySettings};
-pub use inspect::{BenchSettings, DoctorSettings};
+pub use inspect::{BenchSettings, DoctorSettings, SessionSettings};
 pub use job::{AttachSettings, LogsSettings, RunSettings};
 pub use local::{
     ConfigAction, ConfigSettings, DevSettings, LoginSettings, NewContext, SdkEndpoint, TokenSource,
@@ -65,6 +66,8 @@ pub enum Action {
     Config(ConfigSettings),
     /// `doctor`
     Doctor(DoctorSettings),
+    /// `session`
+    Session(SessionSettings),
     /// `bench`
     Bench(BenchSettings),
     /// `version`
@@ -82,6 +85,8 @@ pub struct Target {
     pub address: Address,
     /// The token to show; empty only for the one call that gets the first one.
     pub token: Secret,
+    /// Which proxies lead there, where nothing else does.
+    pub proxies: Proxies,
 }
 
 /// Makes settings of a command line.
@@ -110,6 +115,7 @@ pub fn resolve(cli: Cli, env: &Env) -> Result<Action, Error> {
         Command::Login(args) => Action::Login(local::login(args, context, env)?),
         Command::Config(args) => Action::Config(local::config(args.command, env)?),
         Command::Doctor(args) => Action::Doctor(inspect::doctor(&args, target)?),
+        Command::Session(args) => Action::Session(inspect::session(&args, target)?),
         Command::Bench(args) => Action::Bench(inspect::bench(&args, target)?),
         Command::Version(args) => Action::Version(VersionSettings {
             target: local::target_if_any(context, env)?,
@@ -127,6 +133,12 @@ fn named<'a>(flag: Option<&'a str>, env: &'a Env) -> (Option<&'a str>, bool) {
 
 /// Whom to talk to: a context named by flag as it is stored; otherwise what
 /// the variables say, and the rest from the context.
+/// The proxies of an environment. One that is none leads nowhere: it is the
+/// last way that is tried, and no reason to end before the first.
+fn proxies(env: &Env) -> Proxies {
+    Proxies::of(|name| env.get(name).map(str::to_owned)).unwrap_or_default()
+}
+
 fn target(flag: Option<&str>, env: &Env) -> Result<Target, Error> {
     let (name, by_flag) = named(flag, env);
     let variable = |name| env.get(name).filter(|_| !by_flag);
@@ -154,7 +166,7 @@ fn target(flag: Option<&str>, env: &Env) -> Result<Target, Error> {
         let hint = format!("log in again: levers9 login {address}");
         Error::failed(format!("{whose} cannot be used")).because(problem).hint(hint)
     })?;
-    Ok(Target { address, token: secret })
+    Ok(Target { address, token: secret, proxies: proxies(env) })
 }
 
 fn known<'a>(name: Option<&'a str>, contexts: &Contexts, store: &Store) -> Result<&'a str, Error> {

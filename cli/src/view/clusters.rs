@@ -4,7 +4,7 @@ use levers9_wire::quantity::{show_cpu, show_memory};
 use levers9_wire::v1;
 use serde::Serialize;
 
-use super::{age, id_text};
+use super::{age, id_text, with_carrier};
 use crate::printer::Listing;
 
 /// One attached cluster.
@@ -58,6 +58,10 @@ pub struct ClusterView {
     pub selector: Vec<String>,
     /// What an operator should know; may be empty.
     pub note: String,
+    /// What its agent's session rides on: quic, tcp or proxy; empty without one.
+    pub carrier: String,
+    /// Why it is no better one; empty for quic.
+    pub carrier_why: String,
 }
 
 impl From<v1::Cluster> for ClusterView {
@@ -87,6 +91,8 @@ impl From<v1::Cluster> for ClusterView {
             worker_image: cluster.worker_image,
             selector: cluster.selector.iter().map(item).collect(),
             note: cluster.note,
+            carrier: cluster.carrier,
+            carrier_why: cluster.carrier_why,
         }
     }
 }
@@ -133,7 +139,7 @@ impl Listing for ClusterView {
             self.agent_build.clone(),
             self.agent_uptime_ms.map(|time| age(0, time)).unwrap_or_default(),
             self.serves.clone(),
-            self.note.clone(),
+            with_carrier(&self.note, &self.carrier, &self.carrier_why),
         ]
     }
 }

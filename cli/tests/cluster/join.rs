@@ -298,7 +298,7 @@ fn an_agent_that_runs_says_in_its_log_why_it_is_not_here() {
     });
     let did = join(&controlplane("process", CP, false), &server, &["--timeout", "1"]);
     let expected = "its pod runs but has not reached the controlplane at cp.example:443: no answer from UDP \
-                    cp.example:443: it is down, or UDP is blocked on the way\nhint: is UDP to that address open";
+                    cp.example:443: it is down, or UDP is blocked on the way\nhint: is UDP, or TCP, to that address open";
     assert!(did.code == 1 && did.err.contains(expected), "{}", did.err);
 }
 

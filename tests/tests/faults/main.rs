@@ -5,6 +5,7 @@ mod begin;
 mod callers;
 mod dev;
 mod disk;
+mod fallback;
 mod garbage;
 mod network;
 mod output;

@@ -10,7 +10,7 @@ use crate::support::{
     Operator, Person, fails, person, running, shared, terminate, unknown_token, wait_lines,
 };
 
-const STEPS: [&str; 7] = ["resolve", "udp", "certificate", "session", "ping", "stream", "worker"];
+const STEPS: [&str; 8] = ["resolve", "udp", "tcp", "certificate", "session", "ping", "stream", "worker"];
 
 /// The step that failed, whose side it is on, and what is said of it. Those
 /// before it are well, those after it were not tried.
@@ -45,7 +45,7 @@ fn all_is_well() {
     assert!(detail.contains("a stream to the one of container"), "{detail}");
     let text = world.cli(&["doctor"]).ok().text();
     let words: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
-    assert_eq!(words[..7], STEPS, "{text}");
+    assert_eq!(words[..8], STEPS, "{text}");
     assert!(text.trim_end().ends_with(&format!("and {}.", report["address"].as_str().expect("an address"))));
     let _left = terminate(&mut run);
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use levers9_transport::dial::Dialer;
 use levers9_transport::link::{Introduce, Link, Opened, Status};
 use levers9_transport::quic::{Endpoint, Settings as Tuning};
+use levers9_transport::tcp::{Fallback, Proxies};
 use levers9_transport::{Address, link::EndpointSource};
 use levers9_wire::token::Secret;
 use levers9_wire::v1::{self, ResetCode, stream_open};
@@ -56,6 +57,8 @@ pub struct Settings {
     pub process: ProcessSettings,
     /// The tuning of the session.
     pub tuning: Tuning,
+    /// Which proxies lead out, where nothing else does.
+    pub proxies: Proxies,
 }
 
 /// The session's tuning for a worker: the controlplane opens one stream for
@@ -142,7 +145,8 @@ impl Worker {
         let me = Me { tokens, instance: InstanceId::generate(), facts, containers: containers.clone() };
         let tuning = settings.tuning;
         let endpoints: EndpointSource = Box::new(move || Endpoint::dialing(&tuning));
-        let dialer = Dialer::new(settings.address);
+        let fallback = Fallback::default().with_proxies(settings.proxies);
+        let dialer = Dialer::new(settings.address).with_fallback(fallback);
         let (link, incoming) = Link::start(dialer, endpoints, Arc::new(me), StdRng::from_os_rng());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let session = Session {

@@ -211,6 +211,7 @@ fn settings(
             ..ProcessSettings::default()
         },
         tuning: tuning(),
+        proxies: levers9_transport::tcp::Proxies::default(),
     }
 }
 
