@@ -226,8 +226,7 @@ fn running(container: &ContainerStatus, namespace: &str, address: &str, log: &st
     let before = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
     let before = before.map(|ended| format!("; before, it ended with {}", end_of(ended))).unwrap_or_default();
     let its_log = format!("its log: kubectl -n {namespace} logs deploy/levers9-agent");
-    let udp =
-        "is UDP, or TCP, to that address open from the cluster (egress rules, NAT), and does the name resolve there?";
+    let udp = "is UDP, or TCP, to that address open from the cluster (egress rules, NAT), and does the name resolve there?";
     let (said, hint) = match problem_of(log) {
         Some(problem) if problem.contains("token") => {
             let again = "does the Secret hold this cluster's token? a new one: levers9 cluster rotate-token";

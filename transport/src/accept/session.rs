@@ -128,9 +128,15 @@ impl SessionHandle {
         open_on(&self.carrier(), kind).await
     }
 
-    /// Ends the session now, with a code and words.
+    /// Ends the session now, with a code and words. A carrier that was about
+    /// to join it is too late.
     pub fn close(&self, why: ResetCode, words: &str) {
-        for carrier in self.carriers() {
+        let carriers: Vec<Carrier> = {
+            let mut riding = self.live.lock();
+            riding.line = None;
+            riding.carriers.iter().map(|one| one.carrier.clone()).collect()
+        };
+        for carrier in carriers {
             carrier.close(why, words);
         }
     }
@@ -172,7 +178,8 @@ struct Riding {
     /// The newest last.
     carriers: Vec<Carrying>,
     newest: Carrier,
-    /// Where streams go that the peer opens, until the end.
+    /// Where streams go that the peer opens; none once it has ended or is to
+    /// end, and then no carrier joins any more.
     line: Option<mpsc::Sender<Box<Opened>>>,
 }
 

@@ -221,6 +221,24 @@ async fn a_gate_that_lets_nothing_join_gets_a_new_session() {
     call(&link).await;
 }
 
+/// What is revoked while a carrier is about to join takes that carrier along.
+#[tokio::test(start_paused = true)]
+async fn nothing_joins_a_session_that_is_being_closed() {
+    let world = World::new(213);
+    world.network.set(hole());
+    let (server, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "revoked meanwhile", &pipes);
+    online(&link, s(2)).await;
+    let first = session_of(&server);
+    world.network.set(Conditions::default());
+    timeout(s(30), first.ended()).await.expect("it is closed");
+    assert!(first.carriers().is_empty(), "{:?}", first.carriers());
+    // Whoever comes next comes as anybody does.
+    online(&link, s(60)).await;
+    call(&link).await;
+    assert!(!session_of(&server).is_same(&first));
+}
+
 /// A carrier that claims another's session gets one of its own.
 #[tokio::test(start_paused = true)]
 async fn nobody_joins_the_session_of_another() {

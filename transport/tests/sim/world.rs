@@ -105,11 +105,13 @@ impl Gate for Open {
     async fn rejoin(
         &self,
         hello: &valid::Hello,
-        _session: &SessionHandle,
+        session: &SessionHandle,
         _peer: SocketAddr,
     ) -> Result<Option<v1::Welcome>, Refusal> {
-        if hello.token.expose() == "stranger" {
-            return Ok(None);
+        match hello.token.expose() {
+            "stranger" => return Ok(None),
+            "revoked meanwhile" => session.close(v1::ResetCode::Revoked, "the token was revoked"),
+            _ => {}
         }
         self.joined.fetch_add(1, Ordering::Relaxed);
         Ok(Some(v1::Welcome::default()))
