@@ -8,7 +8,7 @@ use levers9_transport::Trust;
 use levers9_transport::quic::Congestion;
 use proptest::prelude::*;
 
-use super::{BOOTSTRAP_SECRET, Certificate, Config, ConfigError, HostPort, Sealing, Values};
+use super::{BOOTSTRAP_SECRET, Certificate, Config, ConfigError, HostPort, Sealing, TcpListen, Values};
 
 fn nothing(_: &str) -> Option<String> {
     None
