@@ -3,7 +3,7 @@
 //! answer, as the CLI's are; a download is a Follow stream that turns to raw
 //! bytes after its opening.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,6 +12,7 @@ use levers9_transport::accept::{Acceptor, Gate, Limits, Refusal, Session};
 use levers9_transport::cert::CertResolver;
 use levers9_transport::link::{Introduce, Link, Opened};
 use levers9_transport::quic::{Identity, RecvHalf, SendHalf, ServerKeys, bind, priority};
+use levers9_transport::tcp::{self, Fallback, Listener};
 use levers9_transport::{Address, Endpoint, Settings, Stream, dial};
 use levers9_wire::v1::stream_open::Kind;
 use levers9_wire::v1::{self, call_answer::Answer, call_open::Request};
@@ -31,12 +32,28 @@ const TOKEN: usize = ANSWER - 8;
 
 /// Listens.
 pub(super) fn serve(certificate: Arc<CertResolver>) -> Result<SocketAddr> {
+    listen(certificate, None)
+}
+
+/// Listens by TCP, where nothing is to be had by UDP.
+pub(super) fn serve_tcp(certificate: Arc<CertResolver>) -> Result<SocketAddr> {
+    let socket = tcp::bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;
+    let bound = socket.local_addr()?;
+    let udp = listen(certificate, Some(socket))?;
+    ensure!(udp.port() != bound.port(), "UDP answers on the port of TCP");
+    Ok(bound)
+}
+
+fn listen(certificate: Arc<CertResolver>, fallback: Option<TcpListener>) -> Result<SocketAddr> {
     let settings = Settings::default();
     let socket = bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), settings.socket_buffer)?;
     let identity = Identity { certificate, keys: ServerKeys { reset: [9; 64] } };
     let endpoint = Endpoint::accepting(socket, &settings, &identity)?;
     let bound = endpoint.local_addr()?;
-    let acceptor = Acceptor::new(endpoint, Arc::new(Open), Limits::default(), Handle::current());
+    let mut acceptor = Acceptor::new(endpoint, Arc::new(Open), Limits::default(), Handle::current());
+    if let Some(socket) = fallback {
+        acceptor = acceptor.with_tcp(Listener::new(socket, &settings, &identity)?);
+    }
     tokio::spawn(async move { acceptor.run().await });
     Ok(bound)
 }
@@ -119,7 +136,7 @@ impl work::Dialer for Dialer {
     async fn connect(&self) -> Result<Client> {
         let endpoint = self.endpoint.clone();
         let (link, incoming) = Link::start(
-            dial::Dialer::new(self.address.clone()),
+            dial::Dialer::new(self.address.clone()).with_fallback(Fallback::default()),
             Box::new(move || Ok(endpoint.clone())),
             Arc::new(Caller { instance: InstanceId::generate() }),
             StdRng::from_os_rng(),

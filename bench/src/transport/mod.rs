@@ -8,6 +8,8 @@
 //!
 //! - `levers9`: a whole session, through `Acceptor` and `Link`; its streams as
 //!   the controlplane and its callers use them.
+//! - `levers9-tcp`: the same where nothing answers on UDP. What it takes to
+//!   connect has the 250 ms in it that QUIC is given first.
 //! - `quinn`: one connection; the settings, sockets, certificate and runtime of
 //!   levers9.
 //! - `h2`: one connection, `TCP_NODELAY`.
@@ -43,14 +45,16 @@ pub(crate) enum Variant {
     Quinn,
     H2,
     Tls,
+    Levers9Tcp,
 }
 
 impl Variant {
-    const ALL: [Self; 4] = [Self::Levers9, Self::Quinn, Self::H2, Self::Tls];
+    const ALL: [Self; 5] = [Self::Levers9, Self::Quinn, Self::H2, Self::Tls, Self::Levers9Tcp];
 
     fn name(self) -> &'static str {
         match self {
             Self::Levers9 => "levers9",
+            Self::Levers9Tcp => "levers9-tcp",
             Self::Quinn => "quinn",
             Self::H2 => "h2",
             Self::Tls => "tls",

@@ -55,7 +55,7 @@ pub(crate) fn run(args: PeerArgs) -> Result<()> {
         }
         let address = args.role.dial.context("neither --serve nor --dial")?;
         match args.variant {
-            Variant::Levers9 => dial::<levers9::Dialer>(&address).await,
+            Variant::Levers9 | Variant::Levers9Tcp => dial::<levers9::Dialer>(&address).await,
             Variant::Quinn => dial::<quinn::Dialer>(&address).await,
             Variant::H2 => dial::<h2::Dialer>(&address).await,
             Variant::Tls => dial::<tls::Dialer>(&address).await,
@@ -68,6 +68,7 @@ async fn serve(variant: Variant, folder: &Path) -> Result<()> {
     let certificate = authority.resolver();
     let bound = match variant {
         Variant::Levers9 => levers9::serve(certificate)?,
+        Variant::Levers9Tcp => levers9::serve_tcp(certificate)?,
         Variant::Quinn => quinn::serve(certificate)?,
         Variant::H2 => h2::serve(certificate).await?,
         Variant::Tls => tls::serve(certificate).await?,
