@@ -87,6 +87,7 @@ impl Scheduler {
         if waiting.is_empty() && self.state.clusters.is_empty() {
             return Ok(());
         }
+        let coming = provision::coming(&self.state);
         let mut workers = candidates(&self.state).await?;
         let mut asked: Vec<Waiting> = waiting.iter().map(waiting_of).collect();
         let placed = core::place(&mut workers, &asked);
@@ -100,7 +101,7 @@ impl Scheduler {
         }
         asked.retain(|task| !placed.iter().any(|(placed, _)| *placed == task.task));
         let live = self.state.store.live_tasks().await?;
-        provision::provision(&self.state, &asked, &live, &lease).await
+        provision::provision(&self.state, &coming, &asked, &live, &lease).await
     }
 
     /// Places one task and begins to drive its container.

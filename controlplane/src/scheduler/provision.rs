@@ -2,6 +2,7 @@
 //! clusters and their workers, carries out what is decided, and asks on behalf
 //! of people why a task waits. It decides nothing itself.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use levers9_wire::WorkerId;
@@ -84,7 +85,7 @@ fn is_pending(job: &v1::WorkerJob) -> bool {
 
 /// The nodes of Jobs that nobody here ordered and that have not started.
 fn strangers(arrived: &Arrived, ordered: &[Ordered]) -> Vec<String> {
-    let known: std::collections::HashSet<_> = ordered.iter().map(|w| w.row.worker).collect();
+    let known: HashSet<_> = ordered.iter().map(|w| w.row.worker).collect();
     let stranger = |(worker, job): (&WorkerId, &v1::WorkerJob)| {
         (!known.contains(worker) && is_pending(job)).then(|| job.node.clone())
     };
@@ -115,13 +116,22 @@ fn pool_worker(worker: &Ordered, clusters: &[ClusterNow]) -> PoolWorker {
     }
 }
 
+/// The workers that are coming. To be asked for before it is seen what fits
+/// where: one that comes in between was passed over there.
+#[must_use]
+pub fn coming(state: &Shared) -> HashSet<WorkerId> {
+    let workers = state.clusters.workers().into_iter();
+    workers.filter(|w| w.row.state == PoolWorkerState::Pending).map(|w| w.row.worker).collect()
+}
+
 /// Notes which workers have nothing to do, then orders and stops workers for
-/// the tasks that fit on none.
+/// the tasks that fit on none. `coming` were so before that was seen.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn provision(
     state: &Shared,
+    coming: &HashSet<WorkerId>,
     waiting: &[Waiting],
     live: &[TaskNow],
     lease: &Lease,
@@ -131,7 +141,13 @@ pub async fn provision(
     }
     orders::tend_all(state).await?;
     note_idle(state, live);
-    let known = Known::gather(state);
+    let mut known = Known::gather(state);
+    for worker in known.workers.iter_mut().filter(|w| w.stage == Stage::Running) {
+        if coming.contains(&worker.id) {
+            // It takes its tasks in the next pass.
+            worker.stage = Stage::Pending;
+        }
+    }
     for step in pools::plan(&known.with(waiting)) {
         match step {
             Step::Start { pool, node, amounts, gpu_type, scope, task: _ } => {

@@ -13,7 +13,8 @@ use crate::support::{
 const STEPS: [&str; 8] = ["resolve", "udp", "tcp", "certificate", "session", "ping", "stream", "worker"];
 
 /// The step that failed, whose side it is on, and what is said of it. Those
-/// before it are well, those after it were not tried.
+/// before it are well, or have another beside them; those after it were not
+/// tried, but for TCP where UDP fails.
 fn failed(output: &Output) -> (String, String, String, String) {
     assert_eq!(output.code, 1, "{}{}", output.text(), output.stderr);
     let report = output.json();
@@ -23,8 +24,11 @@ fn failed(output: &Output) -> (String, String, String, String) {
     assert_eq!(names, STEPS);
     let states: Vec<&str> = steps.iter().filter_map(|step| step["state"].as_str()).collect();
     let at = states.iter().position(|state| *state == "failed").unwrap_or_else(|| panic!("{report}"));
-    assert!(states[..at].iter().all(|state| *state == "ok"), "{report}");
-    assert!(states[at + 1..].iter().all(|state| *state == "skipped"), "{report}");
+    let way = |name: &str| matches!(name, "udp" | "tcp");
+    let well = |at: usize| states[at] == "ok" || (states[at] == "warned" && way(names[at]));
+    assert!((0..at).all(well), "{report}");
+    let not_tried = |at: usize| states[at] == "skipped" || (states[at] == "failed" && names[at] == "tcp");
+    assert!((at + 1..states.len()).all(not_tried), "{report}");
     let text = |field: &str| steps[at][field].as_str().unwrap_or_default().to_owned();
     (text("step"), text("side"), text("detail"), text("hint"))
 }
@@ -40,7 +44,7 @@ fn all_is_well() {
     wait_lines(&run, 1);
     let report = world.cli(&["doctor", "--format", "json"]).ok().json();
     assert_eq!(report["ok"], true, "{report}");
-    let worker = &report["steps"][6];
+    let worker = &report["steps"][7];
     let detail = worker["detail"].as_str().expect("a detail");
     assert!(detail.contains("a stream to the one of container"), "{detail}");
     let text = world.cli(&["doctor"]).ok().text();

@@ -106,7 +106,7 @@ fn workers() {
     let listed = row(&list, "id", &shared.worker.id);
     fields(
         &listed,
-        "build containers cpu_free_millis cpu_millis created_unix_ms gpu_count gpu_free gpu_type hostname id \
+        "build carrier carrier_why containers cpu_free_millis cpu_millis created_unix_ms gpu_count gpu_free gpu_type hostname id \
          memory_bytes memory_free_bytes node note pool rtt_us runtime shared state",
     );
     let told = ["state", "pool", "runtime", "shared", "build", "note", "gpu_type", "gpu_count"];
