@@ -164,9 +164,11 @@ mod tests {
         assert_eq!(now.local_modes, found.local_modes);
         assert_eq!((now.input_modes, now.output_modes), (found.input_modes, found.output_modes));
         // What the panic said is readable: lines begin at the left.
-        let mut shown = vec![0; 64 * 1024];
-        let length = File::from(OwnedFd::from(master)).read(&mut shown).unwrap();
-        let shown = String::from_utf8_lossy(&shown[..length]).into_owned();
+        drop((child, line));
+        let (mut shown, mut end) = (Vec::new(), File::from(OwnedFd::from(master)));
+        // Once nobody holds the other end, all that was written is followed by an error.
+        let _all_was_read = end.read_to_end(&mut shown);
+        let shown = String::from_utf8_lossy(&shown).into_owned();
         assert!(shown.contains("panicked at ") && shown.contains(":\r\nfor a test\r\n"), "{shown:?}");
     }
 }
