@@ -115,7 +115,9 @@ pub(crate) fn alone_a_worker_keeps_its_attempt_through_any_cut() {
     relay.restore();
     world.wait_worker(&worker, "ready", LONG);
     let list = world.cli(&["task", "list", "--format", "json"]).ok().json();
-    assert_eq!((&list[0]["attempts"], &list[0]["status"]), (&1.into(), &"RUNNING".into()), "{list:#}");
+    // It may have come to its end while the worker was on its way back.
+    assert_eq!(list[0]["attempts"], 1, "{list:#}");
+    assert!(["RUNNING", "COMPLETE"].iter().any(|status| list[0]["status"] == *status), "{list:#}");
     assert_eq!(run.wait(Duration::from_secs(120)), 0, "{}", run.shown());
     assert_counts(&run.text(), COUNT, "run");
     assert_one_writer(&file, COUNT);
