@@ -37,7 +37,8 @@ fn an_unknown_context() {
 fn nothing_listens_there() {
     let place = crate::support::closed_port();
     let person = Person::new(format!("levers9://{place}"), unknown_token());
-    let said = "error: cannot reach the controlplane: nothing is listening on UDP 127.0.0.1:[PORT]\n\
+    let said = "error: cannot reach the controlplane: nothing is listening on UDP 127.0.0.1:[PORT]; \
+                TCP 127.0.0.1:[PORT]: nothing is listening there\n\
                 hint: is the controlplane running? on this machine: levers9 dev";
     fails(&person.cli(&["task", "list"]), 3, said);
     fails(&person.cli(&["run", "--", "true"]), 125, said);
@@ -51,8 +52,8 @@ fn no_answer_over_udp() {
     let mut command = person.cli_spawn(&["task", "list"]);
     let mut run = person.cli_spawn(&["run", "--", "true"]);
     let said = "error: cannot reach the controlplane: no answer from UDP 127.0.0.1:[PORT]: it is down, or UDP \
-                is blocked on the way\n\
-                hint: levers9 needs outbound UDP to this port; check firewalls and that the controlplane runs";
+                is blocked on the way; TCP 127.0.0.1:[PORT]: nothing is listening there\n\
+                hint: levers9 needs outbound UDP or TCP to this port; check firewalls and that the controlplane runs";
     for (live, code) in [(&mut command, 3), (&mut run, 125)] {
         assert_eq!((live.wait(TRIES), normal(&live.errors()).trim_end()), (code, said));
         assert_eq!(live.text(), "");
