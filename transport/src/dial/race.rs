@@ -45,6 +45,7 @@ pub(crate) struct Race<'a> {
     telling: Option<DialError>,
     others: Vec<String>,
     failed: Vec<SocketAddr>,
+    /// Whether the first address answered, or any in vain.
     answered: bool,
 }
 
@@ -146,7 +147,10 @@ impl<'a> Race<'a> {
     fn tried(&mut self, Tried { kind, address, result }: Tried) -> Option<Carrier> {
         self.running[kind as usize] -= 1;
         match result {
-            Ok(carrier) => Some(carrier),
+            Ok(carrier) => {
+                self.answered |= address == self.addresses.first().copied();
+                Some(carrier)
+            }
             Err(error) => {
                 if kind == CarrierKind::Quic {
                     self.failed.extend(address);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use levers9_transport::accept::Ending;
-use levers9_transport::dial::{DialError, Resolve};
+use levers9_transport::address::Address;
+use levers9_transport::dial::{DialError, Dialer, Resolve};
 use levers9_transport::link::Status;
 use levers9_transport::quic::{Lost, Settings};
 use levers9_transport::sim::{Conditions, links};
@@ -178,6 +179,24 @@ async fn names_are_asked_anew_and_dead_addresses_do_not_hold_up_live_ones() {
     let began = Instant::now();
     online(&link, s(10)).await;
     assert!(began.elapsed() < s(1), "took {:?}", began.elapsed());
+}
+
+/// Where a dialer tries first after one attempt with these addresses.
+async fn order_after_a_dial(seed: u64, addresses: [SocketAddr; 2]) -> Vec<SocketAddr> {
+    let world = World::new(seed);
+    let _server = world.server();
+    let resolver = Arc::new(Names(Mutex::new(addresses.to_vec())));
+    let address = Address { host: NAME.to_owned(), ..world.address() };
+    let mut dialer = Dialer::new(address).without_probe().with_resolver(resolver);
+    dialer.dial(&world.endpoint(1), s(5)).await.expect("one of them answers");
+    dialer.addresses().await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_answered_stays_first_and_one_that_was_silent_goes_last() {
+    let (here, nowhere) = (server_address(), "10.9.9.9:443".parse().unwrap());
+    assert_eq!(order_after_a_dial(31, [here, nowhere]).await, [here, nowhere]);
+    assert_eq!(order_after_a_dial(32, [nowhere, here]).await, [here, nowhere]);
 }
 
 /// B24: nobody waits long for a peer that is gone.
