@@ -177,7 +177,7 @@ pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShar
         }
     }
     state.store.share_cluster(row.id, asked.shared).await?;
-    state.clusters.put(Cluster { shared: asked.shared, ..row.clone() });
+    state.clusters.share(row.id, asked.shared);
     state.placeable.notify_one();
     tracing::info!(cluster = %row.id, shared = asked.shared, "a cluster is shared, or no longer");
     let note = if asked.shared {

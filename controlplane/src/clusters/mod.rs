@@ -153,14 +153,15 @@ impl Clusters {
         }
     }
 
-    /// Adds a cluster, or its newer row.
+    /// Adds a cluster.
     pub fn put(&self, row: Cluster) {
-        let mut inner = self.lock();
-        match inner.clusters.get_mut(&row.id) {
-            Some(now) => now.row = row,
-            None => {
-                inner.clusters.insert(row.id, ClusterNow::new(row));
-            }
+        self.lock().clusters.insert(row.id, ClusterNow::new(row));
+    }
+
+    /// Lets a cluster serve every workspace, or its own only; not one that has left meanwhile.
+    pub fn share(&self, id: ClusterId, shared: bool) {
+        if let Some(cluster) = self.lock().clusters.get_mut(&id) {
+            cluster.row.shared = shared;
         }
     }
 

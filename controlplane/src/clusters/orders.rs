@@ -247,9 +247,13 @@ async fn settle(state: &Shared, worker: WorkerId, sent: PoolWorkerState, failure
     let now = Instant::now();
     let Some(ordered) = state.clusters.worker(worker) else { return };
     if ordered.row.state != sent {
-        // It was to be stopped meanwhile: that order is due now.
-        state.clusters.update(worker, |w| w.delivery = Delivery::Due(now));
-        return send(state, worker);
+        if ordered.row.state == PoolWorkerState::Stopping {
+            // It was to be stopped meanwhile: that order is due now.
+            state.clusters.update(worker, |w| w.delivery = Delivery::Due(now));
+            send(state, worker);
+        }
+        // A worker that came before its order's answer needs no order.
+        return;
     }
     let Some(failure) = failure else {
         state.clusters.update(worker, |w| w.delivery = Delivery::Done(now));
