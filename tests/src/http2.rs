@@ -13,6 +13,8 @@ use tokio::time::timeout;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What `h2` says of data for a stream that has ended.
+const ENDED: &str = "user error: inactive stream";
 /// What a stream may have in flight: more than any test sends.
 const WINDOW: u32 = 16 << 20;
 
@@ -87,8 +89,13 @@ pub struct Exchange {
 impl Exchange {
     /// Sends a piece of the body, the last one when `ends`. An answer that came
     /// before it may have ended the stream: then the answer says what became of it.
+    ///
+    /// # Panics
+    /// When a stream that goes on takes none.
     pub fn send(&mut self, bytes: impl Into<Bytes>, ends: bool) {
-        let _answered_already = runtime().block_on(async { self.send.send_data(bytes.into(), ends) });
+        if let Err(error) = runtime().block_on(async { self.send.send_data(bytes.into(), ends) }) {
+            assert_eq!(error.to_string(), ENDED, "data is sent");
+        }
     }
 
     /// Ends the body with trailers.

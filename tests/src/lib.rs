@@ -24,6 +24,7 @@
 
 pub mod binaries;
 pub mod controlplane;
+pub mod counting;
 pub mod home;
 pub mod http;
 pub mod http2;
@@ -39,6 +40,7 @@ pub mod worker;
 pub mod world;
 
 pub use controlplane::Controlplane;
+pub use counting::Counting;
 pub use home::{Home, Output};
 pub use live::Live;
 pub use relay::Relay;

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use levers9_tests::{Backend, Live, Output, Relay, Worker, World, wait};
+use levers9_tests::{Backend, Counting, Output, Relay, Worker, World, wait};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(40);
-const COUNT: &str = "i=0; while [ ! -e enough ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo over";
 
 fn behind_both(udp: bool) -> (World, Relay, Worker) {
     let world = World::start(Backend::Sqlite);
@@ -30,30 +29,6 @@ fn wait_carrier(world: &World, carrier: &str) -> Value {
     })
 }
 
-fn counting(world: &World) -> Live {
-    let run = world.cli_spawn(&["run", "--", "sh", "-c", COUNT]);
-    run.wait_text("it counts", SOON, |text| text.contains("\n3\n"));
-    run
-}
-
-/// Ends a job that counts, by a command in its container; all numbers are there, once.
-fn counted(world: &World, mut run: Live) {
-    let containers = world.cli(&["container", "list", "--format", "json"]).ok().json();
-    let running = containers.as_array().into_iter().flatten().find(|c| c["state"] == "running");
-    let id = running.and_then(|c| c["id"].as_str()).expect("its container runs").to_owned();
-    // The container, and this command with it, may be gone before its end is told.
-    let told = world.cli(&["exec", &id, "--", "touch", "enough"]);
-    assert!(matches!(told.code, 0 | 137), "{}", told.stderr);
-    assert_eq!(run.wait(SOON), 0, "{}", run.shown());
-    let text = run.text();
-    let lines: Vec<&str> = text.lines().collect();
-    let (last, numbers) = lines.split_last().expect("lines");
-    assert_eq!(*last, "over");
-    for (at, line) in numbers.iter().enumerate() {
-        assert_eq!(*line, (at + 1).to_string(), "line {at}");
-    }
-}
-
 #[test]
 fn without_udp_everything_goes_over_tcp_and_says_so() {
     let (world, relay, worker) = behind_both(false);
@@ -65,7 +40,7 @@ fn without_udp_everything_goes_over_tcp_and_says_so() {
     // 20 MB of output, and its exit code.
     let ran = world.cli(&["run", "--", "sh", "-c", "seq 2600000; exit 9"]).with_code(9);
     assert_eq!(ran.stdout.len(), 19_688_896);
-    counted(&world, counting(&world));
+    Counting::start(&world, &[]).end();
 
     // A command that is behind the same firewall.
     let address = relay.in_place_of(&world.controlplane.address());
@@ -97,26 +72,25 @@ fn without_udp_everything_goes_over_tcp_and_says_so() {
 #[test]
 fn a_session_that_loses_udp_goes_on_over_tcp_and_comes_back() {
     let (world, relay, _worker) = behind_both(true);
-    let run = counting(&world);
+    let run = Counting::start(&world, &[]);
     wait_carrier(&world, "quic");
     relay.cut_udp();
     wait_carrier(&world, "tcp");
-    let before = run.text().lines().count();
-    run.wait_text("it goes on over TCP", SOON, |text| text.lines().count() > before + 20);
+    run.wait_more(20);
     relay.restore_udp();
     wait_carrier(&world, "quic");
     let workers = world.cli(&["worker", "list", "--format", "json"]).ok().json();
     assert_eq!(workers.as_array().map(Vec::len), Some(1), "{workers:#}");
-    counted(&world, run);
+    run.end();
 }
 
 #[test]
 fn a_controlplane_that_is_killed_is_found_again_over_tcp() {
     let (world, _relay, _worker) = behind_both(false);
     wait_carrier(&world, "tcp");
-    let run = counting(&world);
+    let run = Counting::start(&world, &[]);
     world.controlplane.kill9();
     world.controlplane.start();
     wait_carrier(&world, "tcp");
-    counted(&world, run);
+    run.end();
 }

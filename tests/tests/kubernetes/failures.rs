@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use levers9_tests::kube::Setup;
 use levers9_tests::live::Signal;
-use levers9_tests::{Backend, Live, wait};
+use levers9_tests::{Backend, Counting, wait};
 use serde_json::{Value, json};
 
 use crate::support::{IMAGE, NAMESPACE, SOON, Site, add_node, name};
@@ -18,43 +18,15 @@ const PAIR: [(&str, u32, &str); 2] = [("gpu-1", 1, "NVIDIA-L40S"), ("gpu-2", 2, 
 const COUNT: &str = "for i in $(seq 1 100000); do echo $i; sleep 0.05; done";
 
 /// A job on a card that counts until it is told to end.
-struct Counting<'a> {
-    site: &'a Site,
-    live: Live,
-}
-
-impl<'a> Counting<'a> {
-    fn start(site: &'a Site) -> Self {
-        let script = "i=0; while [ ! -e enough ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo over";
-        let live = site.world.cli_spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", script]);
-        live.wait_text("it counts", SOON, |text| text.contains("\n3\n"));
-        Self { site, live }
-    }
-
-    /// Ends it through the tunnel of its worker; no number is missing or comes twice.
-    fn end(mut self) {
-        let containers = self.site.json(&["container", "list"]);
-        let running = containers.as_array().into_iter().flatten().find(|c| c["state"] == "running");
-        let id = running.and_then(|c| c["id"].as_str()).expect("its container runs").to_owned();
-        // The container, and this command with it, may be gone before its end is told.
-        let told = self.site.world.cli(&["exec", &id, "--", "touch", "enough"]);
-        assert!(matches!(told.code, 0 | 137), "{}", told.stderr);
-        assert_eq!(self.live.wait(SOON), 0, "{}", self.live.shown());
-        let text = self.live.text();
-        let lines: Vec<&str> = text.lines().collect();
-        let (last, numbers) = lines.split_last().expect("lines");
-        assert_eq!(*last, "over");
-        for (at, line) in numbers.iter().enumerate() {
-            assert_eq!(*line, (at + 1).to_string(), "line {at}");
-        }
-    }
+fn counting(site: &Site) -> Counting<'_> {
+    Counting::start(&site.world, &["--gpu", "L40S"])
 }
 
 #[test]
 fn an_agent_or_a_controlplane_that_is_killed_costs_a_job_nothing() {
     let site = Site::on(Backend::Postgres, &PAIR, Setup::default(), levers9_tests::Setup::default());
     let _joined = site.join("lab", "L40S", &[]).ok();
-    let job = Counting::start(&site);
+    let job = counting(&site);
     let agent = site.agent_pod();
     site.kubelet.kill9(&agent);
     site.cluster.api().wait("pods", NAMESPACE, &agent, SOON, |pod| {
@@ -143,7 +115,7 @@ fn an_image_that_cannot_be_pulled_is_told_and_tried_again() {
 #[test]
 fn an_api_server_that_is_away_is_told_and_missed_by_no_job() {
     let site = Site::joined(&PAIR, "L40S");
-    let job = Counting::start(&site);
+    let job = counting(&site);
     let agent = site.cluster.api().get("pods", NAMESPACE, &site.agent_pod()).expect("the agent's pod");
     let signs = site.kubelet.volumes(agent["metadata"]["uid"].as_str().expect("a uid")).join("signs");
     let wait_sign = |what: &str, wanted: fn(&Path) -> bool| {
@@ -212,7 +184,7 @@ fn of_two_agents_with_one_token_the_newer_wins() {
 #[test]
 fn a_token_is_rotated_without_a_gap() {
     let site = Site::joined(&PAIR, "L40S");
-    let job = Counting::start(&site);
+    let job = counting(&site);
     let agent = site.agent_pod();
     let rotated = site.kube(&["cluster", "rotate-token", "lab"]).ok();
     assert!(!rotated.stderr.contains("l9_"), "{}", rotated.stderr);
