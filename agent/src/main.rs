@@ -37,10 +37,7 @@ fn ended<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 
 fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let mut settings = args.settings()?;
-    match Proxies::of(|name| std::env::var(name).ok()) {
-        Ok(proxies) => settings.proxies = proxies,
-        Err(error) => tracing::warn!(%error, "the proxy in the environment cannot be used"),
-    }
+    settings.proxies = Proxies::of(|name| std::env::var(name).ok());
     let runtime = levers9_transport::runtime::current_thread()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;

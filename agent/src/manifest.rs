@@ -165,7 +165,7 @@ impl Parts {
 /// # Errors
 /// With the first that no node label can fulfil. Nothing is ever left out: a
 /// shorter selector lends more nodes.
-pub fn selector_items(selector: &[v1::LabelRequirement]) -> Result<Vec<String>, BadSelector> {
+fn selector_items(selector: &[v1::LabelRequirement]) -> Result<Vec<String>, BadSelector> {
     let item = |item: &v1::LabelRequirement| {
         let operator = match item.operator.as_str() {
             "In" => Operator::In,

@@ -316,8 +316,13 @@ pub struct WorkerView {
     pub carrier_why: String,
 }
 
+/// A round trip of so many microseconds.
+pub(crate) fn rtt(us: u64) -> String {
+    format!("{}.{}ms", us / 1000, us % 1000 / 100)
+}
+
 /// A note, and what a session rides on where that is not as it should be.
-fn with_carrier(note: &str, carrier: &str, why: &str) -> String {
+pub(crate) fn with_carrier(note: &str, carrier: &str, why: &str) -> String {
     let fallback = match carrier {
         "" | "quic" => return note.to_owned(),
         _ if why.is_empty() => format!("over {carrier}"),
@@ -372,7 +377,6 @@ impl Listing for WorkerView {
 
     fn cells(&self, _now: u64) -> Vec<String> {
         let gpus = format!("{}/{} {}", self.gpu_free, self.gpu_count, self.gpu_type);
-        let rtt = |us: u64| format!("{}.{}ms", us / 1000, us % 1000 / 100);
         vec![
             self.id.clone(),
             self.pool.clone(),

@@ -46,10 +46,7 @@ async fn refusal(mut status: watch::Receiver<Status>) -> String {
 fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     let exits = args.exits_when_refused();
     let mut settings = args.settings(std::env::var("LEVERS9_WORKER_TOKEN").ok())?;
-    match Proxies::of(|name| std::env::var(name).ok()) {
-        Ok(proxies) => settings.proxies = proxies,
-        Err(error) => tracing::warn!(%error, "the proxy in the environment cannot be used"),
-    }
+    settings.proxies = Proxies::of(|name| std::env::var(name).ok());
     let runtime = levers9_transport::runtime::current_thread()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -54,12 +54,6 @@ impl Freshness {
         Some(now.saturating_duration_since(older))
     }
 
-    /// When the Jobs were last proved.
-    #[must_use]
-    pub fn jobs(&self) -> Option<Instant> {
-        self.proved.get(&Kind::Jobs).copied()
-    }
-
     /// What is wrong, kind by kind.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.problems.values().map(String::as_str)

@@ -1,6 +1,7 @@
 //! The commands about attached Kubernetes clusters, and why a task waits.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use levers9_agent::template::Flavor;
 
 use super::OutputArgs;
 
@@ -74,29 +75,6 @@ pub struct KubeArgs {
     /// The context of the kubeconfig to use [default: its current one]
     #[arg(long, value_name = "CONTEXT")]
     pub kube_context: Option<String>,
-}
-
-/// The clouds whose nodes differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Flavor {
-    /// Google
-    Gke,
-    /// Amazon
-    Eks,
-    /// Microsoft
-    Aks,
-}
-
-impl Flavor {
-    /// As it is written.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Gke => "gke",
-            Self::Eks => "eks",
-            Self::Aks => "aks",
-        }
-    }
 }
 
 /// `levers9 cluster join`

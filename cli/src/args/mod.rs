@@ -10,7 +10,7 @@ mod run;
 
 use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
-pub use cluster::{ClusterArgs, ClusterCommand, Flavor, JoinArgs, KubeArgs, LeaveArgs, WhyArgs};
+pub use cluster::{ClusterArgs, ClusterCommand, JoinArgs, KubeArgs, LeaveArgs, WhyArgs};
 pub use dev::DevArgs;
 pub use inspect::{BenchArgs, Direction, DoctorArgs, SessionArgs, SessionCommand};
 pub use manage::{

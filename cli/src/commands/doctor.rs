@@ -22,6 +22,7 @@ use crate::exit;
 use crate::printer::Printer;
 use crate::probe::{Probe, percentile};
 use crate::settings::{DoctorSettings, Target};
+use crate::view::with_carrier;
 
 /// How long a step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -385,11 +386,8 @@ async fn session(target: &Target) -> Result<(Client, String), Failed> {
         printable(&welcome.token_kind, 32),
         printable(&welcome.workspace_name, 64),
     );
-    let riding = client.carrier().filter(|carrier| carrier.kind().is_fallback());
-    let detail = match riding {
-        Some(carrier) => {
-            format!("{detail}; over {}: {}", carrier.kind().word(), printable(&carrier.why(), 200))
-        }
+    let detail = match client.carrier() {
+        Some(carrier) => with_carrier(&detail, carrier.kind().word(), &printable(&carrier.why(), 200)),
         None => detail,
     };
     Ok((client, detail))

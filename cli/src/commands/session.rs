@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::exit;
 use crate::printer::{Listing, Printer};
 use crate::settings::SessionSettings;
-use crate::view::id_text;
+use crate::view::{id_text, rtt};
 
 /// A session of this command's own.
 #[derive(Debug, Serialize)]
@@ -40,7 +40,7 @@ impl Listing for SessionView {
             self.id.clone(),
             self.carrier.to_owned(),
             self.peer.clone(),
-            format!("{}.{}ms", self.rtt_us / 1000, self.rtt_us % 1000 / 100),
+            rtt(self.rtt_us),
             self.build.clone(),
             self.workspace.clone(),
             self.carrier_why.clone(),

@@ -62,16 +62,20 @@ pub enum ClusterAction {
     /// Detach one.
     Leave(LeaveSettings),
     /// Give its agent a new token.
-    RotateToken {
-        /// Which.
-        cluster: String,
-        /// The kube context; none for the current one.
-        kube_context: Option<String>,
-        /// Where to put the new token when it cannot be put where it belongs.
-        fallback: PathBuf,
-        /// How to print.
-        format: Format,
-    },
+    RotateToken(RotateSettings),
+}
+
+/// A cluster whose token is replaced.
+#[derive(Debug, Clone)]
+pub struct RotateSettings {
+    /// Which.
+    pub cluster: String,
+    /// The kube context; none for the current one.
+    pub kube_context: Option<String>,
+    /// Where to put the new token when it cannot be put where it belongs.
+    pub fallback: PathBuf,
+    /// How to print.
+    pub format: Format,
 }
 
 /// A cluster to attach, checked.
@@ -140,7 +144,7 @@ pub(super) fn cluster(
             let store = Store::of_env(env)?;
             let fallback = store.path().with_file_name(format!("{cluster}.token-patch.json"));
             let (kube_context, format) = (kube.kube_context, output.format);
-            ClusterAction::RotateToken { cluster, kube_context, fallback, format }
+            ClusterAction::RotateToken(RotateSettings { cluster, kube_context, fallback, format })
         }
     };
     Ok(ClusterSettings { target: target()?, action })

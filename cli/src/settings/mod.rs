@@ -14,7 +14,7 @@ use levers9_transport::Address;
 use levers9_transport::tcp::Proxies;
 use levers9_wire::token::{self, Secret};
 
-pub use cluster::{ClusterAction, ClusterSettings, JoinSettings, LeaveSettings, WhySettings};
+pub use cluster::{ClusterAction, ClusterSettings, JoinSettings, LeaveSettings, RotateSettings, WhySettings};
 pub use inspect::{BenchSettings, DoctorSettings, SessionSettings};
 pub use job::{AttachSettings, LogsSettings, RunSettings};
 pub use local::{
@@ -131,14 +131,12 @@ fn named<'a>(flag: Option<&'a str>, env: &'a Env) -> (Option<&'a str>, bool) {
     (flag.or_else(|| env.get(env::CONTEXT)), flag.is_some())
 }
 
-/// Whom to talk to: a context named by flag as it is stored; otherwise what
-/// the variables say, and the rest from the context.
-/// The proxies of an environment. One that is none leads nowhere: it is the
-/// last way that is tried, and no reason to end before the first.
 fn proxies(env: &Env) -> Proxies {
-    Proxies::of(|name| env.get(name).map(str::to_owned)).unwrap_or_default()
+    Proxies::of(|name| env.get(name).map(str::to_owned))
 }
 
+/// Whom to talk to: a context named by flag as it is stored; otherwise what
+/// the variables say, and the rest from the context.
 fn target(flag: Option<&str>, env: &Env) -> Result<Target, Error> {
     let (name, by_flag) = named(flag, env);
     let variable = |name| env.get(name).filter(|_| !by_flag);

@@ -208,13 +208,16 @@ impl Proxies {
         Ok(Self { proxy, except: except.map(str::to_ascii_lowercase).take(EXCEPTIONS).collect() })
     }
 
-    /// By an environment, however its names are written.
-    ///
-    /// # Errors
-    /// When what it names is no proxy.
-    pub fn of(env: impl Fn(&str) -> Option<String>) -> Result<Self, BadProxy> {
+    /// By an environment, however its names are written. What is no proxy is
+    /// logged and leads nowhere: it is the last way that is tried, and no
+    /// reason to end before the first.
+    #[must_use]
+    pub fn of(env: impl Fn(&str) -> Option<String>) -> Self {
         let either = |name: &str| env(name).or_else(|| env(&name.to_ascii_lowercase())).unwrap_or_default();
-        Self::new(&either("HTTPS_PROXY"), &either("NO_PROXY"))
+        Self::new(&either("HTTPS_PROXY"), &either("NO_PROXY")).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the proxy in the environment cannot be used");
+            Self::default()
+        })
     }
 
     /// The proxy that leads to a host, if any does.

@@ -44,14 +44,7 @@ pub fn run(settings: ClusterSettings, printer: &mut Printer) -> Result<u8, Error
         }
         ClusterAction::Share { cluster, shared, format } => share(target, cluster, shared, format, printer)?,
         ClusterAction::Leave(settings) => return leave::run(target, settings, printer),
-        ClusterAction::RotateToken { cluster, kube_context, fallback, format } => {
-            let kube_context = kube_context.as_deref();
-            return rotate::run(
-                target,
-                &rotate::Rotation { cluster, kube_context, fallback, format },
-                printer,
-            );
-        }
+        ClusterAction::RotateToken(settings) => return rotate::run(target, &settings, printer),
     }
     Ok(exit::DONE)
 }

@@ -3,7 +3,6 @@
 //!
 //! That the Secret can be changed is made sure of before there is a new token.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use levers9_agent::capacity::CLUSTER_LABEL;
@@ -24,17 +23,8 @@ use crate::files;
 use crate::kube::remove::whose;
 use crate::kube::{Kube, rights};
 use crate::printer::Printer;
-use crate::settings::Target;
+use crate::settings::{RotateSettings, Target};
 use crate::view::id_text;
-
-/// What is to be done.
-pub(super) struct Rotation<'a> {
-    pub(super) cluster: String,
-    pub(super) kube_context: Option<&'a str>,
-    /// Where to put the new token when its Secret cannot be changed after all.
-    pub(super) fallback: PathBuf,
-    pub(super) format: Format,
-}
 
 /// What scripts are told. Never the token.
 #[derive(Debug, Serialize)]
@@ -47,7 +37,7 @@ struct RotateView {
     old_until_unix_ms: u64,
 }
 
-pub(super) fn run(target: &Target, rotation: &Rotation<'_>, printer: &mut Printer) -> Result<u8, Error> {
+pub(super) fn run(target: &Target, rotation: &RotateSettings, printer: &mut Printer) -> Result<u8, Error> {
     block_on(async {
         let client = Client::connect(target).await?;
         let result = Box::pin(rotate(&client, rotation, printer)).await;
@@ -56,7 +46,7 @@ pub(super) fn run(target: &Target, rotation: &Rotation<'_>, printer: &mut Printe
     })
 }
 
-async fn rotate(client: &Client, rotation: &Rotation<'_>, printer: &mut Printer) -> Result<u8, Error> {
+async fn rotate(client: &Client, rotation: &RotateSettings, printer: &mut Printer) -> Result<u8, Error> {
     let cluster = &rotation.cluster;
     let request = Request::ClusterShow(v1::ClusterShowRequest { cluster: cluster.clone() });
     let shown = client.call(request, Patience::Within(CONNECT)).await?;
@@ -110,8 +100,8 @@ impl Place {
 }
 
 /// Finds the agent's Secret, and makes sure that it may be changed.
-async fn reach(rotation: &Rotation<'_>, manifest: v1::ClusterManifest) -> Result<Place, Error> {
-    let (kube, _) = Kube::connect(rotation.kube_context).await?;
+async fn reach(rotation: &RotateSettings, manifest: v1::ClusterManifest) -> Result<Place, Error> {
+    let (kube, _) = Kube::connect(rotation.kube_context.as_deref()).await?;
     let (id, namespace) = whose(&manifest);
     let objects = render(&manifest, Some(&Secret::new("none")))?;
     let there = match owner_of(&kube, &objects, "Secret").await? {
@@ -161,7 +151,7 @@ async fn owner_of(kube: &Kube, objects: &[Object], kind: &str) -> Result<Owner, 
 }
 
 /// Says how to finish. The token goes into a file, never into an argument.
-fn by_hand(rotation: &Rotation<'_>, place: &Place, token: &Secret, left: &str, problem: &Error) -> Error {
+fn by_hand(rotation: &RotateSettings, place: &Place, token: &Secret, left: &str, problem: &Error) -> Error {
     let (_, namespace) = whose(&place.manifest);
     let path = &rotation.fallback;
     let again = format!("once the cluster can be reached: levers9 cluster rotate-token {}", rotation.cluster);
