@@ -125,6 +125,12 @@ pub struct State {
 /// Shared by all rooms.
 pub type Shared = Arc<State>;
 
+/// A time of the store's as messages carry it.
+#[must_use]
+pub fn unsigned(ms: i64) -> u64 {
+    u64::try_from(ms).unwrap_or(0)
+}
+
 /// Now, as the store counts.
 #[must_use]
 pub fn now_ms() -> i64 {

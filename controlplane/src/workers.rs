@@ -231,15 +231,24 @@ async fn leave(state: &Shared, session: &SessionHandle, arrival: &Arrival) {
     }
 }
 
-/// A worker said that it does not come back.
-async fn gone(state: &Shared, worker: WorkerId) -> Result<(), StoreError> {
+/// A worker does not come back: what it ran is lost, and itself forgotten.
+///
+/// # Errors
+/// When the database fails.
+pub async fn lose_all(state: &Shared, worker: WorkerId, why: &str) -> Result<(), StoreError> {
     for now in held_by(state, worker).await? {
         if let Some(fence) = fence_of(&now) {
-            runs::lose(state, fence, "its worker shut down").await?;
+            runs::lose(state, fence, why).await?;
         }
     }
     state.store.set_worker_state(worker, WorkerState::Gone).await?;
     state.sessions.forget_worker(worker);
+    Ok(())
+}
+
+/// A worker said that it does not come back.
+async fn gone(state: &Shared, worker: WorkerId) -> Result<(), StoreError> {
+    lose_all(state, worker, "its worker shut down").await?;
     if state.clusters.worker(worker).is_some_and(|w| w.row.state != PoolWorkerState::Stopping) {
         // What is left of its Job goes too.
         orders::stop(state, worker, "it shut down").await?;

@@ -9,16 +9,11 @@ use tokio::time::Instant;
 use super::{Answered, Refused, allowed};
 use crate::auth::{Action, Identity, authorize, mint};
 use crate::clusters::{ClusterNow, orders, view};
-use crate::scheduler::held_by;
-use crate::state::{Shared, now_ms};
+use crate::state::{Shared, now_ms, unsigned};
 use crate::store::{Attached, Cluster, Token};
 
 /// How long an agent's token is good once there is a newer one, in milliseconds.
 const ROTATION_MS: i64 = 24 * 60 * 60 * 1_000;
-
-fn unsigned(ms: i64) -> u64 {
-    u64::try_from(ms).unwrap_or(0)
-}
 
 fn invalid(error: impl ToString) -> Refused {
     Refused::new(FailureCode::Invalid, error.to_string())
@@ -67,7 +62,7 @@ fn manifest(state: &Shared, cluster: &ClusterNow) -> v1::ClusterManifest {
         cluster: row.id.to_wire(),
         settings: Some(v1::ClusterSettings {
             name: row.name.clone(),
-            worker_image: view::image(state, cluster),
+            worker_image: orders::image(state, cluster),
             ..row.settings.clone()
         }),
         address: state.options.address.to_string(),
@@ -196,15 +191,13 @@ pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShar
 pub(super) async fn leave(state: &Shared, who: &Identity, asked: v1::ClusterLeaveRequest) -> Answered {
     let cluster = find_own(state, who, &asked.cluster)?;
     let workers = view::workers_on(state, &cluster);
-    let mut held = Vec::new();
-    for worker in &workers {
-        held.extend(held_by(state, worker.row.worker).await?);
-    }
+    let live = state.store.live_tasks().await?;
+    let held = live.iter().filter(|now| workers.iter().any(|w| now.is_on(w.row.worker))).count();
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let answer = v1::ClusterLeaveAnswer {
         manifest: Some(manifest(state, &cluster)),
         workers: count(workers.len()),
-        tasks: count(held.len()),
+        tasks: count(held),
     };
     if !asked.dry_run {
         let id = cluster.row.id;

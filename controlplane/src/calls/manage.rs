@@ -11,7 +11,8 @@ use crate::auth::{Action, Identity, authorize, mint};
 use crate::clusters::view::is_own;
 use crate::scheduler::{candidates, free_on, held_by};
 use crate::sessions::WorkerNow;
-use crate::state::{Shared, now_ms};
+use crate::sessions::riding;
+use crate::state::{Shared, now_ms, unsigned};
 use crate::store::{Scope, StoreError, Token, Workspace};
 
 /// How long an enrolment token is good, in milliseconds.
@@ -19,10 +20,6 @@ pub const ENROLMENT_MS: i64 = 30 * 60 * 1_000;
 
 fn denied(text: &str) -> Refused {
     Refused::new(FailureCode::Denied, text)
-}
-
-fn unsigned(ms: i64) -> u64 {
-    u64::try_from(ms).unwrap_or(0)
 }
 
 async fn workspace_name(state: &Shared, id: Option<WorkspaceId>) -> Result<String, StoreError> {
@@ -114,12 +111,6 @@ fn to_worker(
         carrier,
         carrier_why,
     }
-}
-
-/// What a session rides on and why, for people.
-pub(crate) fn riding(session: Option<&SessionHandle>) -> (String, String) {
-    let Some(carrier) = session.map(SessionHandle::carrier) else { return Default::default() };
-    (carrier.kind().word().to_owned(), name::printable(&carrier.why(), 200))
 }
 
 pub(super) async fn worker_enroll(

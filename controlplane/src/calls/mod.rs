@@ -28,7 +28,6 @@ use crate::store::{Answer, StoreError};
 
 pub use bootstrap::{Authorized, Denied, authorize_first, create_first};
 pub use manage::ENROLMENT_MS;
-pub(crate) use manage::riding;
 
 /// Calls and follows of one session that are served at once.
 const AT_ONCE: usize = 64;

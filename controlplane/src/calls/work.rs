@@ -7,7 +7,7 @@ use super::{Answered, Refused, allowed};
 use crate::auth::{Action, Identity, authorize};
 use crate::jobs::{self, SubmitError};
 use crate::scheduler::{provision, waiting_of};
-use crate::state::Shared;
+use crate::state::{Shared, unsigned};
 use crate::store::{Attempt, ContainerState, TaskFilter, TaskNow, TaskStatus};
 
 /// Rows in a list when nobody says how many.
@@ -128,10 +128,6 @@ pub(super) async fn container_stop(
     let after = state.store.task(task).await?;
     let word = after.and_then(|now| now.container).map_or(ContainerState::Ended, |c| c.state).word();
     Ok(call_answer::Answer::ContainerStop(v1::ContainerStopAnswer { state: word.to_owned() }))
-}
-
-fn unsigned(ms: i64) -> u64 {
-    u64::try_from(ms).unwrap_or(0)
 }
 
 fn to_task(state: &Shared, now: &TaskNow) -> v1::Task {

@@ -11,7 +11,7 @@ use levers9_wire::v1::{self, AgentFacts, FailureCode, ResetCode, stream_open};
 use levers9_wire::{ClusterId, InstanceId, TokenId, WorkerId, limits, valid};
 use tokio::time::{Instant, timeout};
 
-use super::Arrived;
+use super::{Arrived, ClusterNow};
 use crate::state::{Shared, now_ms};
 
 /// How long a report may take to come through.
@@ -47,12 +47,10 @@ pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
         let (opened, slot) = (Instant::now(), std::sync::Arc::clone(&reading).try_acquire_owned());
         match (kind, slot) {
             (stream_open::Kind::NodeReport(_), Ok(slot)) => {
-                let (state, cluster) = (state.clone(), arrival.cluster);
-                let (session, facts) =
-                    (handle.clone(), (arrival.build.clone(), arrival.facts.kubernetes.clone()));
-                let from = Sender { cluster, session, opened };
+                let state = state.clone();
+                let from = Sender { cluster: arrival.cluster, session: handle.clone(), opened };
                 state.clone().tasks.spawn(async move {
-                    let _failed = timeout(REPORT, report(&state, &from, facts, stream)).await;
+                    let _failed = timeout(REPORT, report(&state, &from, stream)).await;
                     drop(slot);
                 });
             }
@@ -89,7 +87,6 @@ struct Sender {
 async fn report(
     state: &Shared,
     &Sender { cluster, ref session, opened }: &Sender,
-    (build, kubernetes): (String, String),
     stream: Stream,
 ) -> Result<(), StreamError> {
     let Stream { mut send, recv } = stream;
@@ -97,10 +94,12 @@ async fn report(
     let now = Instant::now();
     let answer = match valid::Report::try_from(read) {
         Ok(valid::Report(report)) => {
-            let current = state.clusters.get(cluster).and_then(|c| c.session);
-            if current.is_some_and(|current| current.is_same(session)) {
+            let known = state.clusters.get(cluster);
+            let of_current = |c: &ClusterNow| c.session.as_ref().is_some_and(|s| s.is_same(session));
+            if let Some(ClusterNow { row, .. }) = known.filter(of_current) {
                 take(state, cluster, report, (opened, now));
-                if let Err(error) = state.store.cluster_seen(cluster, &build, &kubernetes, now_ms()).await {
+                let seen = state.store.cluster_seen(cluster, &row.agent_build, &row.kubernetes, now_ms());
+                if let Err(error) = seen.await {
                     tracing::debug!(%error, %cluster, "a report was not noted");
                 }
             }

@@ -18,6 +18,7 @@ use levers9_wire::v1::{AgentFacts, NodeReport, ResetCode, WorkerJob};
 use levers9_wire::{ClusterId, InstanceId, WorkerId, WorkspaceId};
 use tokio::time::Instant;
 
+use crate::scheduler::pools::MINUTE;
 use crate::sessions::takeover::{Claims, Verdict};
 use crate::store::{Cluster, PoolWorker, PoolWorkerState};
 use tend::Delivery;
@@ -82,12 +83,6 @@ impl ClusterNow {
         }
     }
 
-    /// Whom its workers may serve: every workspace, or only its own.
-    #[must_use]
-    pub fn serves(&self, workspace: WorkspaceId) -> bool {
-        self.row.shared || self.row.workspace == workspace
-    }
-
     /// The agents that fight over it.
     #[must_use]
     pub fn fighting(&self, now: Instant) -> Vec<InstanceId> {
@@ -126,8 +121,6 @@ pub struct Clusters {
 const REST_MAX: Duration = Duration::from_secs(600);
 /// How long after the first; each further one doubles it.
 const REST_FIRST: Duration = Duration::from_secs(30);
-/// The span that the provisioning guard counts in.
-const MINUTE: Duration = Duration::from_secs(60);
 
 impl Clusters {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -256,7 +249,6 @@ impl Clusters {
             return false;
         }
         let arrived = Arc::new(arrived);
-        cluster.row.last_seen_ms = Some(crate::state::now_ms());
         cluster.arrived = Some(Arc::clone(&arrived));
         for worker in inner.workers.values_mut().filter(|w| w.row.cluster == id) {
             if worker.row.state == PoolWorkerState::Pending {

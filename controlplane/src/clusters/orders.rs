@@ -14,9 +14,9 @@ use super::{ClusterNow, Ordered};
 use crate::auth::mint;
 use crate::calls::ENROLMENT_MS;
 use crate::scheduler::core::Amounts;
-use crate::scheduler::{fence_of, held_by};
 use crate::state::{Shared, now_ms};
-use crate::store::{Lease, PoolWorker, PoolWorkerState, StoreError, Token, WorkerState};
+use crate::store::{Lease, PoolWorker, PoolWorkerState, StoreError, Token};
+use crate::workers;
 
 /// How long an agent may take to carry an order out.
 const ORDER: Duration = Duration::from_secs(30);
@@ -155,7 +155,7 @@ fn view_of(state: &Shared, cluster: &ClusterNow, ordered: &Ordered) -> View {
     let picture = cluster.arrived.as_ref().map(|arrived| {
         let job = arrived.jobs.get(&ordered.row.worker);
         let phase = |job: &v1::WorkerJob| JobPhase::try_from(job.phase).unwrap_or(JobPhase::Pending);
-        (arrived.jobs_taken, job.map(|job| Job { phase: phase(job), deleting: job.deleting }))
+        (arrived.jobs_taken, job.map(|job| Job { phase: phase(job) }))
     });
     View {
         state: ordered.row.state,
@@ -184,13 +184,7 @@ async fn fail(state: &Shared, ordered: &Ordered, why: &str) -> Result<(), StoreE
 /// # Errors
 /// When the database fails.
 pub async fn lost(state: &Shared, worker: WorkerId, why: &str) -> Result<(), StoreError> {
-    for now in held_by(state, worker).await? {
-        if let Some(fence) = fence_of(&now) {
-            crate::runs::lose(state, fence, &format!("its worker is gone: {why}")).await?;
-        }
-    }
-    state.store.set_worker_state(worker, WorkerState::Gone).await?;
-    state.sessions.forget_worker(worker);
+    workers::lose_all(state, worker, &format!("its worker is gone: {why}")).await?;
     state.placeable.notify_one();
     Ok(())
 }
@@ -282,17 +276,13 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
     if row.state == PoolWorkerState::Stopping {
         return Some(order_open::Order::Delete(v1::DeleteWorker { worker: row.worker.to_wire() }));
     }
-    let cluster = state.clusters.get(row.cluster)?.row;
+    let cluster = state.clusters.get(row.cluster)?;
     let secret = match state.keyring.open(&aad(row.worker), &row.enrolment) {
         Ok(secret) => Secret::new(String::from_utf8_lossy(&secret)),
         Err(error) => {
             tracing::error!(%error, worker = %row.worker, "a worker's token cannot be opened");
             return None;
         }
-    };
-    let image = match cluster.settings.worker_image.as_str() {
-        "" => state.options.worker.image.clone().unwrap_or_default(),
-        image => image.to_owned(),
     };
     let amounts = v1::NodeAmounts {
         cpu_millis: row.cpu_millis,
@@ -302,9 +292,9 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
     };
     Some(order_open::Order::Create(v1::CreateWorker {
         worker: row.worker.to_wire(),
-        namespace: cluster.settings.namespace,
+        image: image(state, &cluster),
+        namespace: cluster.row.settings.namespace,
         node: row.node.clone(),
-        image,
         amounts: Some(amounts),
         gpu_type: row.gpu_type.clone(),
         env: Vec::new(),
@@ -312,4 +302,13 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
         runtime: RUNTIME.to_owned(),
         host_network: state.options.worker.host_network && RUNTIME != "process",
     }))
+}
+
+/// The image of a cluster's workers.
+#[must_use]
+pub fn image(state: &Shared, cluster: &ClusterNow) -> String {
+    match cluster.row.settings.worker_image.as_str() {
+        "" => state.options.worker.image.clone().unwrap_or_default(),
+        image => image.to_owned(),
+    }
 }

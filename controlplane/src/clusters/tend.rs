@@ -34,8 +34,6 @@ pub enum Delivery {
 pub struct Job {
     /// How far its pod is.
     pub phase: JobPhase,
-    /// It is going.
-    pub deleting: bool,
 }
 
 /// What is known of a worker.
@@ -154,7 +152,7 @@ mod tests {
     }
 
     const fn job(phase: JobPhase) -> Option<Job> {
-        Some(Job { phase, deleting: false })
+        Some(Job { phase })
     }
 
     #[test]

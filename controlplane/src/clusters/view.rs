@@ -5,17 +5,16 @@
 use std::time::Duration;
 
 use levers9_wire::token::TokenKind;
-use levers9_wire::v1::{self, WithheldReason};
+use levers9_wire::v1;
 use levers9_wire::{gpu, quantity};
 use tokio::time::Instant;
 
-use super::{ClusterNow, Ordered};
+use super::{ClusterNow, Ordered, orders};
 use crate::auth::Identity;
-use crate::state::{Shared, now_ms};
+use crate::scheduler::pools::{STALE, Withheld};
+use crate::sessions::riding;
+use crate::state::{Shared, now_ms, unsigned};
 use crate::store::{PoolWorkerState, StoreError};
-
-/// A report that is older stands for nothing any more.
-pub const STALE: Duration = Duration::from_secs(90);
 
 /// Whether somebody sees all of a cluster: its workspace, and an admin.
 #[must_use]
@@ -104,37 +103,28 @@ pub async fn cluster(state: &Shared, who: &Identity, now: &ClusterNow) -> Result
         nodes_ready: count(ready),
         cards: cards(|node| &node.allocatable),
         cards_free,
-        last_seen_unix_ms: row.last_seen_ms.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
-        created_unix_ms: u64::try_from(row.created_ms).unwrap_or(0),
+        last_seen_unix_ms: row.last_seen_ms.map_or(0, unsigned),
+        created_unix_ms: unsigned(row.created_ms),
         workers: count(workers.len()),
         workers_pending: count(pending),
-        runtime: super::orders::RUNTIME.to_owned(),
+        runtime: orders::RUNTIME.to_owned(),
         ..v1::Cluster::default()
     };
     if let Some(age) = age(now, clock) {
-        shown.last_seen_unix_ms = u64::try_from(now_ms()).unwrap_or(0).saturating_sub(millis(age));
+        shown.last_seen_unix_ms = unsigned(now_ms()).saturating_sub(millis(age));
     }
     if own {
         shown.note = note;
-        (shown.carrier, shown.carrier_why) = crate::calls::riding(now.session.as_ref());
+        (shown.carrier, shown.carrier_why) = riding(now.session.as_ref());
         shown.agent_build.clone_from(&row.agent_build);
         shown.agent_uptime_ms = uptime;
         shown.kubernetes.clone_from(&row.kubernetes);
         shown.namespace.clone_from(&row.settings.namespace);
-        shown.worker_image = image(state, now);
+        shown.worker_image = orders::image(state, now);
         shown.flavor.clone_from(&row.settings.flavor);
         shown.selector.clone_from(&row.settings.selector);
     }
     Ok(shown)
-}
-
-/// The image of a cluster's workers.
-#[must_use]
-pub fn image(state: &Shared, cluster: &ClusterNow) -> String {
-    match cluster.row.settings.worker_image.as_str() {
-        "" => state.options.worker.image.clone().unwrap_or_default(),
-        image => image.to_owned(),
-    }
 }
 
 fn millis(span: Duration) -> u64 {
@@ -151,33 +141,29 @@ pub fn workers_on(state: &Shared, cluster: &ClusterNow) -> Vec<Ordered> {
     state.clusters.workers().into_iter().filter(|w| w.row.cluster == cluster.row.id).collect()
 }
 
-fn withheld(node: &v1::NodeState) -> WithheldReason {
-    WithheldReason::try_from(node.withheld).unwrap_or(WithheldReason::Unreadable)
-}
-
 /// Whether a node counts as one that could take a worker some time soon.
 #[must_use]
 pub fn is_ready(node: &v1::NodeState) -> bool {
-    use WithheldReason as W;
-    !matches!(withheld(node), W::Deleting | W::NotReady | W::Cordoned | W::Tainted)
+    use Withheld as W;
+    !matches!(Withheld::of(node.withheld), Some(W::Deleting | W::NotReady | W::Cordoned | W::Tainted))
 }
 
 fn offers(node: &v1::NodeState) -> bool {
-    withheld(node) == WithheldReason::Unspecified
+    Withheld::of(node.withheld).is_none()
 }
 
 /// Why a node is not offered, in words; empty when it is.
 #[must_use]
 pub fn why_withheld(node: &v1::NodeState) -> &'static str {
-    match withheld(node) {
-        WithheldReason::Unspecified => "",
-        WithheldReason::Deleting => "it is being deleted",
-        WithheldReason::NotReady => "it is not ready",
-        WithheldReason::Cordoned => "it is cordoned",
-        WithheldReason::Tainted => "it has a taint that workers do not tolerate",
-        WithheldReason::Unreadable => "an amount of it, or of a pod on it, cannot be read",
-        WithheldReason::NoPodSlot => "it takes no further pod",
-        WithheldReason::NoFreeCard => "none of its cards is free",
+    match Withheld::of(node.withheld) {
+        None => "",
+        Some(Withheld::Deleting) => "it is being deleted",
+        Some(Withheld::NotReady) => "it is not ready",
+        Some(Withheld::Cordoned) => "it is cordoned",
+        Some(Withheld::Tainted) => "it has a taint that workers do not tolerate",
+        Some(Withheld::Unreadable) => "an amount of it, or of a pod on it, cannot be read",
+        Some(Withheld::NoPodSlot) => "it takes no further pod",
+        Some(Withheld::NoFreeCard) => "none of its cards is free",
     }
 }
 

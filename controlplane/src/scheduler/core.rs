@@ -22,7 +22,8 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    fn covers(&self, need: &Self) -> bool {
+    /// Whether it is enough for `need`.
+    pub(super) fn covers(&self, need: &Self) -> bool {
         self.cpu_millis >= need.cpu_millis && self.memory_bytes >= need.memory_bytes && self.gpus >= need.gpus
     }
 

@@ -88,18 +88,19 @@ impl Scheduler {
             return Ok(());
         }
         let coming = provision::coming(&self.state);
-        let mut workers = candidates(&self.state).await?;
         let mut asked: Vec<Waiting> = waiting.iter().map(waiting_of).collect();
-        let placed = core::place(&mut workers, &asked);
-        for (task, worker) in &placed {
-            if let Some(now) = waiting.iter().find(|now| now.task.id == *task) {
-                self.start(now, *worker, lease.clone()).await?;
+        if !asked.is_empty() {
+            let placed = core::place(&mut candidates(&self.state).await?, &asked);
+            for (task, worker) in &placed {
+                if let Some(now) = waiting.iter().find(|now| now.task.id == *task) {
+                    self.start(now, *worker, lease.clone()).await?;
+                }
             }
+            asked.retain(|task| !placed.iter().any(|(placed, _)| *placed == task.task));
         }
         if self.state.clusters.is_empty() {
             return Ok(());
         }
-        asked.retain(|task| !placed.iter().any(|(placed, _)| *placed == task.task));
         let live = self.state.store.live_tasks().await?;
         provision::provision(&self.state, &coming, &asked, &live, &lease).await
     }
@@ -213,9 +214,7 @@ pub fn fence_of(now: &TaskNow) -> Option<Fence> {
 /// When the database fails.
 pub async fn held_by(state: &Shared, worker: WorkerId) -> Result<Vec<TaskNow>, StoreError> {
     let live = state.store.live_tasks().await?;
-    let held =
-        |now: &TaskNow| now.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final());
-    Ok(live.into_iter().filter(held).collect())
+    Ok(live.into_iter().filter(|now| now.is_on(worker)).collect())
 }
 
 /// What a task asks for, as the core sees it.
@@ -240,8 +239,7 @@ pub async fn candidates(state: &Shared) -> Result<Vec<Candidate>, StoreError> {
     let free_of = |worker: &WorkerNow| {
         let mut free = worker.total();
         for task in &live {
-            let here = task.attempt.as_ref().is_some_and(|a| a.worker == worker.id && !a.state.is_final());
-            if here {
+            if task.is_on(worker.id) {
                 free.take(&need_of(&task.task.resources));
             }
         }

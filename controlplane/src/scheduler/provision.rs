@@ -29,11 +29,12 @@ impl Known {
     fn gather(state: &Shared) -> Self {
         let now = Instant::now();
         let (clusters, ordered) = (state.clusters.all(), state.clusters.workers());
+        let known = ordered.iter().map(|worker| worker.row.worker).collect();
         let starts = clusters.iter().flat_map(|c| c.starts.iter().map(|at| (c.row.id, *at)));
         Self {
             now,
             recent: starts.collect(),
-            pools: clusters.iter().map(|cluster| pool(cluster, &ordered, now)).collect(),
+            pools: clusters.iter().map(|cluster| pool(cluster, &known, now)).collect(),
             workers: ordered.iter().map(|worker| pool_worker(worker, &clusters)).collect(),
             limits: limits(&state.options.worker),
         }
@@ -59,11 +60,11 @@ fn limits(options: &WorkerDefaults) -> Limits {
     }
 }
 
-fn pool(cluster: &ClusterNow, ordered: &[Ordered], now: Instant) -> Pool {
+fn pool(cluster: &ClusterNow, known: &HashSet<WorkerId>, now: Instant) -> Pool {
     let picture = |arrived: &Arrived| Picture {
         taken: arrived.taken,
         nodes: arrived.report.nodes.iter().map(pools::Node::from).collect(),
-        strangers: strangers(arrived, ordered),
+        strangers: strangers(arrived, known),
     };
     let resting = cluster.resting.iter().filter(|(_, rest)| rest.until > now);
     Pool {
@@ -84,8 +85,7 @@ fn is_pending(job: &v1::WorkerJob) -> bool {
 }
 
 /// The nodes of Jobs that nobody here ordered and that have not started.
-fn strangers(arrived: &Arrived, ordered: &[Ordered]) -> Vec<String> {
-    let known: HashSet<_> = ordered.iter().map(|w| w.row.worker).collect();
+fn strangers(arrived: &Arrived, known: &HashSet<WorkerId>) -> Vec<String> {
     let stranger = |(worker, job): (&WorkerId, &v1::WorkerJob)| {
         (!known.contains(worker) && is_pending(job)).then(|| job.node.clone())
     };
@@ -100,11 +100,7 @@ fn pool_worker(worker: &Ordered, clusters: &[ClusterNow]) -> PoolWorker {
         id: row.worker,
         pool: row.cluster,
         node: row.node.clone(),
-        stage: match row.state {
-            PoolWorkerState::Pending => Stage::Pending,
-            PoolWorkerState::Running => Stage::Running,
-            PoolWorkerState::Stopping => Stage::Stopping,
-        },
+        stage: row.state,
         amounts: Amounts { cpu_millis: row.cpu_millis, memory_bytes: row.memory_bytes, gpus: row.gpu_count },
         gpu_type: row.gpu_type.clone(),
         scope: row.workspace,
@@ -136,11 +132,12 @@ pub async fn provision(
     live: &[TaskNow],
     lease: &Lease,
 ) -> Result<(), StoreError> {
-    if state.clusters.is_empty() {
-        return Ok(());
-    }
     orders::tend_all(state).await?;
     note_idle(state, live);
+    if waiting.is_empty() && state.clusters.workers().iter().all(|w| w.idle_since.is_none()) {
+        // Nobody to start one for, and none to stop: what clusters report needs no reading.
+        return Ok(());
+    }
     let mut known = Known::gather(state);
     for worker in known.workers.iter_mut().filter(|w| w.stage == Stage::Running) {
         if coming.contains(&worker.id) {
@@ -166,15 +163,12 @@ fn note_idle(state: &Shared, live: &[TaskNow]) {
     for worker in state.clusters.workers() {
         let id = worker.row.worker;
         let here = state.sessions.worker(id).is_some_and(|w| w.session.is_some());
-        let idle = here && worker.row.state == PoolWorkerState::Running && !holds(live, id);
+        let idle =
+            here && worker.row.state == PoolWorkerState::Running && !live.iter().any(|now| now.is_on(id));
         if idle != worker.idle_since.is_some() {
             state.clusters.update(id, |w| w.idle_since = idle.then_some(now));
         }
     }
-}
-
-fn holds(live: &[TaskNow], worker: WorkerId) -> bool {
-    live.iter().any(|now| now.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final()))
 }
 
 /// Why neither a known worker nor a pool could ever take a task; `None` when

@@ -9,11 +9,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use levers9_transport::accept::SessionHandle;
 use levers9_wire::v1::{ResetCode, WorkerFacts};
-use levers9_wire::{ClusterId, InstanceId, SessionId, TokenId, WorkerId, WorkspaceId};
+use levers9_wire::{ClusterId, InstanceId, SessionId, TokenId, WorkerId, WorkspaceId, name};
 use tokio::time::Instant;
 
 use crate::scheduler::core::Amounts;
 use takeover::{Claims, Verdict};
+
+/// What a session rides on and why, for people.
+#[must_use]
+pub fn riding(session: Option<&SessionHandle>) -> (String, String) {
+    let Some(carrier) = session.map(SessionHandle::carrier) else { return Default::default() };
+    (carrier.kind().word().to_owned(), name::printable(&carrier.why(), 200))
+}
 
 /// A worker as it is known now.
 #[derive(Debug, Clone)]

@@ -312,6 +312,14 @@ pub struct TaskNow {
     pub container: Option<Container>,
 }
 
+impl TaskNow {
+    /// Whether a worker has its current attempt, and that has not ended.
+    #[must_use]
+    pub fn is_on(&self, worker: WorkerId) -> bool {
+        self.attempt.as_ref().is_some_and(|a| a.worker == worker && !a.state.is_final())
+    }
+}
+
 /// Which tasks a list holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskFilter {

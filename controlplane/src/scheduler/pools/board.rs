@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use levers9_wire::{ClusterId, TaskId, WorkspaceId};
 
 use super::types::{
-    Held, Limits, Node, Picture, Pool, PoolWorker, Situation, Stage, Withheld, covers, for_jobs, for_pod,
+    Held, Limits, Node, Picture, Pool, PoolWorker, Situation, Stage, Withheld, for_jobs, for_pod,
     guard_allows,
 };
 use crate::scheduler::core::{Amounts, Waiting};
@@ -105,10 +105,10 @@ impl Site<'_> {
                 return Err(Misfit::SharedCards);
             }
         }
-        if !covers(&node.allocatable.for_jobs(), need) {
+        if !node.allocatable.for_jobs().covers(need) {
             return Err(Misfit::TooSmall);
         }
-        if covers(&self.left.for_jobs(), need) { Ok(()) } else { Err(Misfit::Taken) }
+        if self.left.for_jobs().covers(need) { Ok(()) } else { Err(Misfit::Taken) }
     }
 
     /// Work without cards on a node with cards: such a worker takes no more
@@ -298,7 +298,7 @@ impl<'a> Board<'a> {
     /// Lets the task count on the first coming worker that will have room.
     fn promise(&mut self, task: &Waiting) -> Option<usize> {
         let index =
-            self.coming.iter().position(|c| self.may_count_on(c, task) && covers(&c.left, &task.need))?;
+            self.coming.iter().position(|c| self.may_count_on(c, task) && c.left.covers(&task.need))?;
         let coming = &mut self.coming[index];
         coming.left.take(&task.need);
         coming.scope = Some(task.workspace);
@@ -355,7 +355,7 @@ impl<'a> Board<'a> {
             let room = |started: &Started| {
                 let left = &self.sites[started.site].left;
                 let left = Amounts { cpu_millis: left.cpu_millis, memory_bytes: left.memory_bytes, gpus: 0 };
-                started.grows && covers(&left, &task.need)
+                started.grows && left.covers(&task.need)
             };
             coming.started.as_ref().is_some_and(room) && self.may_count_on(coming, task)
         })?;

@@ -32,6 +32,8 @@ mod properties;
 mod tests;
 
 pub use plan::{Step, StopWhy, plan};
-pub use types::{Held, Limits, MINUTE, Node, Picture, Pool, PoolWorker, Recent, Situation, Stage, Withheld};
+pub use types::{
+    Held, Limits, MINUTE, Node, Picture, Pool, PoolWorker, Recent, STALE, Situation, Stage, Withheld,
+};
 pub use verdict::{Verdict, impossible};
 pub use why::{Ends, Place, Reason, Why, why};

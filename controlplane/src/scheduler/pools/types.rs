@@ -12,7 +12,11 @@ use levers9_wire::{ClusterId, WorkerId, WorkspaceId, gpu};
 use tokio::time::Instant;
 
 use crate::scheduler::core::{Amounts, Waiting};
+/// How far a worker is.
+pub use crate::store::PoolWorkerState as Stage;
 
+/// A report that is older stands for nothing any more.
+pub const STALE: Duration = Duration::from_secs(90);
 /// The span that [`Limits::guard_per_minute`] counts in.
 pub const MINUTE: Duration = Duration::from_secs(60);
 
@@ -88,11 +92,6 @@ pub(super) fn for_jobs(amounts: &Amounts) -> Amounts {
 /// What the pod of a worker takes that is to have `amounts` for its jobs.
 pub(super) fn for_pod(amounts: &Amounts) -> Amounts {
     Amounts { memory_bytes: amounts.memory_bytes.saturating_add(WORKER_MEMORY), ..*amounts }
-}
-
-/// Whether `has` is enough for `need`.
-pub(super) const fn covers(has: &Amounts, need: &Amounts) -> bool {
-    has.cpu_millis >= need.cpu_millis && has.memory_bytes >= need.memory_bytes && has.gpus >= need.gpus
 }
 
 /// Why a node lets no worker in, as its agent says.
@@ -249,17 +248,6 @@ impl Pool {
     }
 }
 
-/// How far a worker is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// Ordered; it has not enrolled yet.
-    Pending,
-    /// It has enrolled.
-    Running,
-    /// It gets nothing more; its Job is being removed.
-    Stopping,
-}
-
 /// A worker that was ordered on a node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolWorker {
@@ -298,7 +286,7 @@ impl PoolWorker {
 
     /// Whether it could run the task were it empty.
     pub(super) fn could_run(&self, task: &Waiting) -> bool {
-        self.may_serve(task) && covers(&for_jobs(&self.amounts), &task.need)
+        self.may_serve(task) && for_jobs(&self.amounts).covers(&task.need)
     }
 }
 
@@ -323,7 +311,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            stale: Duration::from_secs(90),
+            stale: STALE,
             guard_pending: 20,
             guard_per_minute: 30,
             idle: Duration::from_secs(300),

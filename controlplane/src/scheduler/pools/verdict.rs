@@ -4,7 +4,7 @@
 
 use levers9_wire::quantity::{show_cpu, show_memory};
 
-use super::types::{Node, Pool, covers};
+use super::types::{Node, Pool};
 use crate::scheduler::core::{Amounts, Waiting};
 
 /// What became of the question.
@@ -44,7 +44,7 @@ pub fn impossible(pools: &[Pool], task: &Waiting) -> Verdict {
         might |= reported.is_empty() || reported.iter().any(|n| n.allocatable == super::Held::default());
         nodes.extend(reported.iter().map(|node| offer(node, pool, task)));
     }
-    if nodes.iter().any(|offer| covers(&offer.amounts, &task.need)) {
+    if nodes.iter().any(|offer| offer.amounts.covers(&task.need)) {
         return Verdict::Could;
     }
     if might { Verdict::Might } else { Verdict::Never(words(&nodes, task)) }

@@ -13,7 +13,7 @@ use levers9_wire::quantity::show_duration;
 use levers9_wire::{ClusterId, WorkerId};
 
 use super::board::{Board, Closed, Ground, Hold, Misfit, Outcome, Shut, Site};
-use super::types::{MINUTE, PoolWorker, Situation, Stage, Withheld, covers};
+use super::types::{MINUTE, PoolWorker, Situation, Stage, Withheld};
 use super::words;
 use crate::scheduler::core::{Amounts, Waiting};
 
@@ -407,7 +407,7 @@ impl Teller<'_> {
             })
         });
         let without_ours = site.left.plus(ours).for_jobs();
-        if !covers(&without_ours, &need) {
+        if !without_ours.covers(&need) {
             return (
                 Reason::TakenByOthers,
                 text("what it would need there is taken by other pods"),
