@@ -53,6 +53,13 @@ struct Left {
     unused_since: Option<Instant>,
 }
 
+impl Left {
+    /// When it is closed, unless it is used again before.
+    fn ends(&self) -> Instant {
+        self.unused_since.map_or(self.until, |since| self.until.min(since + SETTLED))
+    }
+}
+
 impl Moves {
     /// A session that begins, on a fallback or not.
     #[must_use]
@@ -67,7 +74,7 @@ impl Moves {
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         // Who has just moved first leaves for good.
-        self.left.map(|left| left.look_at.min(left.until)).or(self.probe_at)
+        self.left.map(|left| left.look_at.min(left.ends())).or(self.probe_at)
     }
 
     /// What is to be done at `now`.
@@ -77,7 +84,7 @@ impl Moves {
             return Task::Probe;
         }
         match &mut self.left {
-            Some(left) if now >= left.until => {
+            Some(left) if now >= left.ends() => {
                 self.left = None;
                 Task::Leave
             }
@@ -138,11 +145,6 @@ impl Moves {
     pub fn looked(&mut self, now: Instant, used: bool) {
         let Some(left) = &mut self.left else { return };
         left.unused_since = if used { None } else { left.unused_since.or(Some(now)) };
-        if let Some(since) = left.unused_since {
-            left.until = left.until.min((since + SETTLED).max(now));
-        } else if left.until < now {
-            left.until = now;
-        }
     }
 
     /// Up to a quarter later than the pause, so that many do not ask together.
@@ -225,6 +227,27 @@ mod tests {
         let for_a_while = left_at(moved(&mut rng), now + s(20));
         assert!(for_a_while >= s(22) && for_a_while < s(23), "{for_a_while:?}");
         assert_eq!(left_at(moved(&mut rng), now + s(600)), LEAVE_WITHIN);
+    }
+
+    #[test]
+    fn what_was_left_and_is_used_again_stays_until_its_minute_is_over() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let mut moves = Moves::new(now, true, &mut rng);
+        moves.moved(now, false, &mut rng);
+        let mut looks = 0;
+        let left_at = loop {
+            match until_due(&mut moves).unwrap() {
+                (at, Task::Look) => {
+                    looks += 1;
+                    moves.looked(at, looks > 1);
+                }
+                (at, task) => {
+                    assert_eq!(task, Task::Leave);
+                    break at;
+                }
+            }
+        };
+        assert_eq!(left_at - now, LEAVE_WITHIN);
     }
 
     proptest! {
