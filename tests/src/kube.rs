@@ -36,6 +36,6 @@ mod resource;
 
 pub use api::{Api, Refused, block_on};
 pub use cluster::{Cluster, Setup, shared};
-pub use kubelet::{Kubelet, Options, Process};
+pub use kubelet::{Kubelet, Process};
 pub use node::NodeMaker;
 pub use pod::PodMaker;

@@ -12,11 +12,16 @@ use super::component::Component;
 use super::kubeconfig::{self, Credentials};
 use super::pki::{self, Authority, Identity};
 use super::{Api, audit};
-use crate::live::{Signal, tail};
+use crate::live::tail;
 use crate::{Home, port, wait};
 
 /// The longest the API server may take to be ready.
 const READY: Duration = Duration::from_secs(60);
+/// After how many seconds without a sign a node is not ready. Long, so that
+/// nodes without a kubelet stay as they were made.
+const NODE_GRACE: u32 = 24 * 3600;
+/// How many seconds a pod that says nothing of it stays on a node that is not ready.
+const STAYS: u32 = 300;
 /// How often another port is tried when one was taken meanwhile.
 const TRIES: u32 = 5;
 /// Who the tests are, unless they are somebody else.
@@ -44,35 +49,18 @@ const CONTROLLERS: &str = "\
     ttl-after-finished-controller";
 
 /// How a cluster is to be, where it is not as usual.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Whether kube-controller-manager runs.
-    pub controllers: bool,
-    /// Whether kube-scheduler runs.
-    pub scheduler: bool,
-    /// After what time without a sign a node is not ready. Long, so that nodes
-    /// without a kubelet stay as they were made.
-    pub node_grace: Duration,
-    /// How long a pod that says nothing of it stays on a node that is not ready.
-    pub eviction_after: Duration,
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            controllers: true,
-            scheduler: true,
-            node_grace: Duration::from_secs(24 * 3600),
-            eviction_after: Duration::from_secs(300),
-        }
-    }
+    /// Whether etcd and the API server are alone, without kube-controller-manager
+    /// and kube-scheduler: ready soonest, and nothing happens by itself.
+    api_only: bool,
 }
 
 impl Setup {
-    /// etcd and the API server alone: ready soonest, and nothing happens by itself.
+    /// etcd and the API server alone.
     #[must_use]
     pub fn api_only() -> Self {
-        Self { controllers: false, scheduler: false, ..Self::default() }
+        Self { api_only: true }
     }
 }
 
@@ -127,7 +115,7 @@ impl Cluster {
         let mut tries = 0;
         let port = loop {
             tries += 1;
-            match parts.start_store_and_api(home.path(), &setup) {
+            match parts.start_store_and_api(home.path()) {
                 Ok(port) => break port,
                 Err(why) => assert!(tries < TRIES, "the control plane does not start: {why}"),
             }
@@ -141,8 +129,10 @@ impl Cluster {
         let parts = Mutex::new(parts);
         let cluster = Self { home, setup, authority, admin, api, port, namespaces: AtomicU32::new(1), parts };
         cluster.wait_ready();
-        cluster.start_controllers();
-        cluster.start_scheduler();
+        if cluster.has_controllers() {
+            cluster.start_controllers();
+            cluster.start_scheduler();
+        }
         cluster
     }
 
@@ -162,27 +152,18 @@ impl Cluster {
         Api::of(&self.user_config(user, groups))
     }
 
-    /// The client of an administrator, for [`super::block_on`].
-    #[must_use]
-    pub fn client(&self) -> ::kube::Client {
-        self.api.client()
-    }
-
     /// `https://127.0.0.1:PORT`.
-    #[must_use]
-    pub fn server(&self) -> String {
+    fn server(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
     /// The port of the API server on 127.0.0.1.
-    #[must_use]
-    pub fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         self.port
     }
 
     /// The certificate of its authority, as PEM.
-    #[must_use]
-    pub fn authority(&self) -> &str {
+    pub(super) fn authority(&self) -> &str {
         &self.authority.certificate
     }
 
@@ -198,34 +179,6 @@ impl Cluster {
     #[must_use]
     pub fn kubeconfig_of(&self, user: &str, groups: &[&str]) -> PathBuf {
         self.keep_config(user, &self.user_config(user, groups))
-    }
-
-    /// The kubeconfig of a service account, with a token for an hour.
-    ///
-    /// # Panics
-    /// When there is no such account.
-    #[must_use]
-    pub fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> PathBuf {
-        let credentials = Credentials::Token(self.token(namespace, name));
-        let text = kubeconfig::text(&self.server(), self.authority(), &credentials, namespace);
-        self.keep_config(&format!("{namespace}.{name}"), &text)
-    }
-
-    /// A token of a service account for an hour.
-    ///
-    /// # Panics
-    /// When there is no such account.
-    #[must_use]
-    pub fn token(&self, namespace: &str, name: &str) -> String {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-        let asked = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": { "expirationSeconds": 3600 },
-        });
-        let made = self.api.request(http::Method::POST, &path, "application/json", Some(&asked));
-        let made = made.expect("a token is made");
-        made["status"]["token"].as_str().expect("a token").to_owned()
     }
 
     /// Makes a namespace nobody else uses and returns its name. Pods can be
@@ -248,7 +201,7 @@ impl Cluster {
         let metadata = json!({ "name": name, "labels": labels });
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
         self.api.create(&namespace).expect("a namespace is made");
-        if self.setup.controllers {
+        if self.has_controllers() {
             self.api.wait("serviceaccounts", &name, "default", READY, |_| true);
             self.api.wait("configmaps", &name, "kube-root-ca.crt", READY, |_| true);
         } else {
@@ -274,69 +227,36 @@ impl Cluster {
     /// When it runs already or does not start.
     pub fn start_apiserver(&self) {
         let mut parts = self.parts();
-        let args = apiserver_args(self.folder(), self.port, parts.etcd_port, &self.setup);
+        let args = apiserver_args(self.folder(), self.port, parts.etcd_port);
         parts.apiserver.start(&args);
         drop(parts);
         self.wait_ready();
     }
 
-    /// Sends the API server a signal: one with `SIGSTOP` takes connections and
-    /// never answers.
-    pub fn signal_apiserver(&self, signal: Signal) {
-        self.parts().apiserver.signal(signal);
+    fn start_scheduler(&self) {
+        let config = self.component_config("system:kube-scheduler");
+        let written = self.folder().join("scheduler.config");
+        let scheduler = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": { "kubeconfig": config, "qps": 500, "burst": 1000 },
+            "leaderElection": { "leaderElect": false },
+            "podInitialBackoffSeconds": 1,
+            "podMaxBackoffSeconds": 2,
+        });
+        std::fs::write(&written, scheduler.to_string()).expect("a configuration is written");
+        let args =
+            vec![format!("--config={}", written.display()), "--secure-port=0".to_owned(), "--v=0".to_owned()];
+        self.parts().scheduler.start(&args);
     }
 
-    /// The API server's process id.
-    #[must_use]
-    pub fn apiserver_pid(&self) -> u32 {
-        self.parts().apiserver.pid()
-    }
-
-    /// Kills kube-scheduler: pods stay unbound.
-    pub fn stop_scheduler(&self) {
-        self.parts().scheduler.kill9();
-    }
-
-    /// Starts kube-scheduler again; does nothing where it is not to run.
-    pub fn start_scheduler(&self) {
-        if self.setup.scheduler {
-            let config = self.component_config("system:kube-scheduler");
-            let written = self.folder().join("scheduler.config");
-            let scheduler = json!({
-                "apiVersion": "kubescheduler.config.k8s.io/v1",
-                "kind": "KubeSchedulerConfiguration",
-                "clientConnection": { "kubeconfig": config, "qps": 500, "burst": 1000 },
-                "leaderElection": { "leaderElect": false },
-                "podInitialBackoffSeconds": 1,
-                "podMaxBackoffSeconds": 2,
-            });
-            std::fs::write(&written, scheduler.to_string()).expect("a configuration is written");
-            let args = vec![
-                format!("--config={}", written.display()),
-                "--secure-port=0".to_owned(),
-                "--v=0".to_owned(),
-            ];
-            self.parts().scheduler.start(&args);
-        }
-    }
-
-    /// Kills kube-controller-manager: nothing is done about any object.
-    pub fn stop_controllers(&self) {
-        self.parts().controllers.kill9();
-    }
-
-    /// Starts kube-controller-manager again; does nothing where it is not to run.
-    pub fn start_controllers(&self) {
-        if self.setup.controllers {
-            let config = self.component_config("system:kube-controller-manager");
-            let args = controllers_args(self.folder(), &config, &self.setup);
-            self.parts().controllers.start(&args);
-        }
+    fn start_controllers(&self) {
+        let config = self.component_config("system:kube-controller-manager");
+        self.parts().controllers.start(&controllers_args(self.folder(), &config));
     }
 
     /// The ends of the logs of all parts, for a failure.
-    #[must_use]
-    pub fn said(&self) -> String {
+    fn said(&self) -> String {
         let parts = self.parts();
         let all = [&parts.etcd, &parts.apiserver, &parts.controllers, &parts.scheduler];
         all.map(|part| tail(&part.said(), 800).to_owned()).join("\n---\n")
@@ -360,7 +280,7 @@ impl Cluster {
 
     /// Whether nodes are watched by the control plane.
     pub(super) fn has_controllers(&self) -> bool {
-        self.setup.controllers
+        !self.setup.api_only
     }
 
     fn wait_ready(&self) {
@@ -420,13 +340,13 @@ impl Parts {
 
     /// Starts etcd and the API server on ports that seem free, and waits until
     /// both listen; an error when one of them could not.
-    fn start_store_and_api(&mut self, folder: &Path, setup: &Setup) -> Result<u16, String> {
+    fn start_store_and_api(&mut self, folder: &Path) -> Result<u16, String> {
         self.etcd.kill9();
         self.apiserver.kill9();
         let (client, peer, api) = (port::free(), port::free(), port::free());
         self.etcd_port = client;
         self.etcd.start(&etcd_args(folder, client, peer));
-        self.apiserver.start(&apiserver_args(folder, api, client, setup));
+        self.apiserver.start(&apiserver_args(folder, api, client));
         wait::until("the API server listens", READY, || {
             if let Some(why) = self.etcd.ended().or_else(|| self.apiserver.ended()) {
                 return Ok(Err(why));
@@ -470,9 +390,8 @@ fn etcd_args(folder: &Path, client: u16, peer: u16) -> Vec<String> {
     ]
 }
 
-fn apiserver_args(folder: &Path, port: u16, etcd: u16, setup: &Setup) -> Vec<String> {
+fn apiserver_args(folder: &Path, port: u16, etcd: u16) -> Vec<String> {
     let file = |name: &str| folder.join(name).display().to_string();
-    let stays = setup.eviction_after.as_secs();
     vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         format!("--secure-port={port}"),
@@ -492,8 +411,8 @@ fn apiserver_args(folder: &Path, port: u16, etcd: u16, setup: &Setup) -> Vec<Str
         format!("--service-account-signing-key-file={}", file("accounts.key")),
         format!("--audit-policy-file={}", file("audit.policy")),
         format!("--audit-log-path={}", file("audit.log")),
-        format!("--default-not-ready-toleration-seconds={stays}"),
-        format!("--default-unreachable-toleration-seconds={stays}"),
+        format!("--default-not-ready-toleration-seconds={STAYS}"),
+        format!("--default-unreachable-toleration-seconds={STAYS}"),
         "--event-ttl=10m".to_owned(),
         // Where the test kubelets answer; the names of nodes lead nowhere.
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
@@ -502,15 +421,15 @@ fn apiserver_args(folder: &Path, port: u16, etcd: u16, setup: &Setup) -> Vec<Str
     ]
 }
 
-fn controllers_args(folder: &Path, kubeconfig: &Path, setup: &Setup) -> Vec<String> {
+fn controllers_args(folder: &Path, kubeconfig: &Path) -> Vec<String> {
     let file = |name: &str| folder.join(name).display().to_string();
     vec![
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--controllers={CONTROLLERS}"),
         format!("--service-account-private-key-file={}", file("accounts.key")),
         format!("--root-ca-file={}", file("ca.crt")),
-        format!("--node-monitor-grace-period={}s", setup.node_grace.as_secs()),
-        format!("--node-startup-grace-period={}s", setup.node_grace.as_secs()),
+        format!("--node-monitor-grace-period={NODE_GRACE}s"),
+        format!("--node-startup-grace-period={NODE_GRACE}s"),
         "--node-monitor-period=1s".to_owned(),
         // Each acts as an account of its own, with the rights of its role.
         "--use-service-account-credentials=true".to_owned(),

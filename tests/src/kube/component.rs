@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::assets;
 use crate::Live;
 use crate::controlplane::{logged, read};
-use crate::live::{Signal, tail};
+use crate::live::tail;
 
 /// A component that can be stopped and started again.
 #[derive(Debug)]
@@ -37,14 +37,6 @@ impl Component {
         if let Some(mut live) = self.live.take() {
             live.kill9();
         }
-    }
-
-    pub(super) fn signal(&mut self, signal: Signal) {
-        self.live.as_mut().expect("the component runs").signal(signal);
-    }
-
-    pub(super) fn pid(&self) -> u32 {
-        self.live.as_ref().expect("the component runs").pid()
     }
 
     /// How it ended by itself, with the end of its log.

@@ -11,8 +11,6 @@ use super::pki::Identity;
 pub(super) enum Credentials {
     /// A client certificate.
     Certificate(Identity),
-    /// A bearer token.
-    Token(String),
     /// A certificate whose bearer acts as another: user and groups.
     Impersonating(Identity, String, Vec<String>),
 }
@@ -28,7 +26,6 @@ pub(super) fn text(server: &str, authority: &str, credentials: &Credentials, nam
     };
     let user = match credentials {
         Credentials::Certificate(identity) => certificate(identity),
-        Credentials::Token(token) => json!({ "token": token }),
         Credentials::Impersonating(identity, user, groups) => {
             let mut shown = certificate(identity);
             shown["as"] = Value::from(user.as_str());

@@ -44,33 +44,6 @@ use crate::{Home, wait};
 /// The longest a pod may take to have a process, for those who ask for it.
 const RUNS: Duration = Duration::from_secs(30);
 
-/// How a kubelet is to be, where it is not as usual.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Images that no registry has.
-    pub unpullable: Vec<String>,
-    /// What an image runs when a pod gives no command.
-    pub entrypoints: Vec<(String, Vec<String>)>,
-    /// The user of images when a pod names none.
-    pub image_user: u32,
-    /// The wait before the second restart of a container; it doubles from then on.
-    pub backoff: Duration,
-    /// The longest wait before a restart.
-    pub longest_backoff: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            unpullable: Vec::new(),
-            entrypoints: Vec::new(),
-            image_user: 0,
-            backoff: Duration::from_secs(1),
-            longest_backoff: Duration::from_secs(8),
-        }
-    }
-}
-
 /// The kubelet of some nodes. Its processes end with it.
 #[derive(Debug)]
 pub struct Kubelet {
@@ -82,24 +55,18 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Starts the kubelet of nodes that are there.
-    #[must_use]
-    pub fn start(cluster: &Cluster, nodes: &[&str]) -> Self {
-        Self::start_with(cluster, nodes, Options::default())
-    }
-
-    /// Starts one that is not as usual.
     ///
     /// # Panics
     /// When this is not root, or the cluster does not answer.
     #[must_use]
-    pub fn start_with(cluster: &Cluster, nodes: &[&str], options: Options) -> Self {
+    pub fn start(cluster: &Cluster, nodes: &[&str]) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "the kubelet of the tests needs root, for namespaces and mounts"
         );
         let home = Home::new();
         let door = api::block_on(Door::open());
-        let shared = Arc::new(Shared::new(cluster, home.path(), nodes, door.port, options));
+        let shared = Arc::new(Shared::new(cluster, home.path(), nodes, door.port));
         api::block_on(watch::beat_once(&shared));
         let runtime = api::runtime();
         let answers = runtime.spawn(door.answer(Arc::clone(&shared), cluster.kubelet_identity()));
@@ -126,25 +93,18 @@ impl Kubelet {
         })
     }
 
-    /// Kills the processes of a pod at once, as the kernel would that is out of memory.
+    /// Kills the first process of each container of a pod at once, as the
+    /// kernel would that is out of memory.
     ///
     /// # Panics
     /// When it has none.
     pub fn kill9(&self, pod: &str) {
-        self.signal(pod, Signal::SIGKILL);
-    }
-
-    /// Sends a signal to the first process of each container of a pod.
-    ///
-    /// # Panics
-    /// When it has none.
-    pub fn signal(&self, pod: &str, signal: Signal) {
         let mut found = 0;
         for process in self.processes().into_iter().filter(|it| it.pod == pod) {
             found += 1;
             let pid = i32::try_from(process.pid).expect("a process id");
             // It may end at this moment.
-            let _ended = kill(nix::unistd::Pid::from_raw(pid), signal);
+            let _ended = kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
         }
         assert!(found > 0, "pod {pod} has no process");
     }

@@ -20,8 +20,6 @@ pub struct NodeMaker<'c> {
     labels: Map<String, Value>,
     amounts: Map<String, Value>,
     taints: Vec<Value>,
-    ready: bool,
-    unschedulable: bool,
 }
 
 impl Cluster {
@@ -42,8 +40,6 @@ impl Cluster {
             labels: map(&labels),
             amounts: map(&amounts),
             taints: Vec::new(),
-            ready: true,
-            unschedulable: false,
         }
     }
 
@@ -52,7 +48,9 @@ impl Cluster {
     /// # Panics
     /// When there is no such node.
     pub fn set_ready(&self, node: &str, ready: bool) {
-        self.set_condition(node, "Ready", if ready { "True" } else { "False" });
+        let condition = condition("Ready", if ready { "True" } else { "False" });
+        let patch = json!({ "status": { "conditions": [condition] } });
+        self.api().strategic("nodes", "", &format!("{node}/status"), &patch).expect("a condition is set");
         if !self.has_controllers() {
             return;
         }
@@ -61,15 +59,6 @@ impl Cluster {
             let tainted = taints(&object).iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready");
             if tainted == ready { Err(format!("{:#}", object["spec"])) } else { Ok(()) }
         });
-    }
-
-    /// Sets a condition of a node: `DiskPressure` to `True`.
-    ///
-    /// # Panics
-    /// When there is no such node.
-    pub fn set_condition(&self, node: &str, condition: &str, status: &str) {
-        let patch = json!({ "status": { "conditions": [self::condition(condition, status)] } });
-        self.api().strategic("nodes", "", &format!("{node}/status"), &patch).expect("a condition is set");
     }
 
     /// Lets no further pods onto a node, or lets them again.
@@ -148,19 +137,7 @@ impl NodeMaker<'_> {
         self
     }
 
-    /// It is not ready.
-    pub fn not_ready(mut self) -> Self {
-        self.ready = false;
-        self
-    }
-
-    /// It takes no pods.
-    pub fn unschedulable(mut self) -> Self {
-        self.unschedulable = true;
-        self
-    }
-
-    /// Makes it, and waits until the control plane has seen whether it is ready.
+    /// Makes it, and waits until the control plane has seen that it is ready.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -170,14 +147,14 @@ impl NodeMaker<'_> {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": { "name": self.name, "labels": self.labels },
-            "spec": { "unschedulable": self.unschedulable, "taints": self.taints },
+            "spec": { "taints": self.taints },
         });
         api.create(&node).expect("a node is made");
         let status = json!({
             "capacity": self.amounts,
             "allocatable": self.amounts,
             "conditions": [
-                condition("Ready", if self.ready { "True" } else { "False" }),
+                condition("Ready", "True"),
                 condition("MemoryPressure", "False"),
                 condition("DiskPressure", "False"),
                 condition("PIDPressure", "False"),
@@ -194,11 +171,11 @@ impl NodeMaker<'_> {
         });
         let path = format!("{}/status", self.name);
         api.strategic("nodes", "", &path, &json!({ "status": status })).expect("a node has a status");
-        if !self.cluster.has_controllers() && self.ready {
+        if !self.cluster.has_controllers() {
             // Admission taints each new node; the controllers that take it away are not here.
             self.cluster.untaint(&self.name, "node.kubernetes.io/not-ready");
         }
-        self.cluster.set_ready(&self.name, self.ready);
+        self.cluster.set_ready(&self.name, true);
     }
 }
 

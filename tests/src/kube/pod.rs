@@ -1,5 +1,5 @@
 //! Pods that are only there: neighbours that ask for some of a node, bound or
-//! not, in whatever phase a test wants. No kubelet is needed for them.
+//! not. No kubelet is needed for them.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,6 @@ pub struct PodMaker<'c> {
     cluster: &'c Cluster,
     pod: Value,
     requests: Map<String, Value>,
-    phase: Option<String>,
 }
 
 impl Cluster {
@@ -28,7 +27,7 @@ impl Cluster {
                 "containers": [{ "name": "main", "image": "example.com/neighbour:1" }],
             },
         });
-        PodMaker { cluster: self, pod, requests: Map::new(), phase: None }
+        PodMaker { cluster: self, pod, requests: Map::new() }
     }
 }
 
@@ -45,18 +44,6 @@ impl PodMaker<'_> {
         self
     }
 
-    /// Labels it.
-    pub fn label(mut self, key: &str, value: &str) -> Self {
-        self.pod["metadata"]["labels"][key] = Value::from(value);
-        self
-    }
-
-    /// It has reached a phase: `Running`, `Succeeded`.
-    pub fn phase(mut self, phase: &str) -> Self {
-        self.phase = Some(phase.to_owned());
-        self
-    }
-
     /// Sets a field of its spec: `("priorityClassName", ...)`.
     pub fn spec(mut self, field: &str, value: Value) -> Self {
         self.pod["spec"][field] = value;
@@ -70,12 +57,6 @@ impl PodMaker<'_> {
     pub fn create(mut self) -> Value {
         self.pod["spec"]["containers"][0]["resources"] =
             json!({ "requests": self.requests, "limits": self.requests });
-        let api = self.cluster.api();
-        let made = api.create(&self.pod).expect("a pod is made");
-        let Some(phase) = self.phase else { return made };
-        let text = |key: &str| made["metadata"][key].as_str().expect("a pod has a name").to_owned();
-        let path = format!("{}/status", text("name"));
-        let status = json!({ "status": { "phase": phase } });
-        api.strategic("pods", &text("namespace"), &path, &status).expect("a phase is set")
+        self.cluster.api().create(&self.pod).expect("a pod is made")
     }
 }

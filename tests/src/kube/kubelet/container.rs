@@ -23,6 +23,10 @@ const MESSAGE_BYTES: usize = 2048;
 const MESSAGE_LINES: usize = 80;
 /// The pause before an image is asked for again.
 const PULL_AGAIN: Duration = Duration::from_millis(1500);
+/// The wait before the second restart of a container; it doubles from then on.
+const BACKOFF: Duration = Duration::from_secs(1);
+/// The longest wait before a restart.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 /// The longest a process may take to be there.
 const BEGINS: Duration = Duration::from_secs(20);
 
@@ -135,8 +139,7 @@ impl Container {
             "finishedAt": Timestamp::now().to_string(),
             "containerID": id,
         });
-        let options = &ground.shared.options;
-        if running.started.elapsed() > options.longest_backoff * 2 {
+        if running.started.elapsed() > LONGEST_BACKOFF * 2 {
             self.backoff = Duration::ZERO;
         }
         let key = (text(&ground.pod["metadata"]["uid"]).to_owned(), self.name.clone());
@@ -153,7 +156,7 @@ impl Container {
         let wait = self.backoff;
         let words = format!("back-off {wait:?} restarting failed container={} pod={whose}", self.name);
         self.state = waiting("CrashLoopBackOff", &words);
-        self.backoff = (self.backoff * 2).clamp(options.backoff, options.longest_backoff);
+        self.backoff = (self.backoff * 2).clamp(BACKOFF, LONGEST_BACKOFF);
     }
 
     /// Starts it, when it is to run and can.
@@ -179,7 +182,7 @@ impl Container {
         let definition = definition(ground.pod, &self.name);
         let variables = environment::of(ground.shared, ground.pod, definition, ground.ip)?;
         let user = user(ground, definition)?;
-        let argv = argv(ground, definition, &variables)?;
+        let argv = argv(definition, &variables)?;
         self.starts += 1;
         let folder = ground.folder.join(format!("{}-{}", self.name, self.starts));
         std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -243,26 +246,20 @@ fn definition<'p>(pod: &'p Value, name: &str) -> &'p Value {
 }
 
 /// What is run: the pod's command, or the image's, and the pod's arguments.
-fn argv(
-    ground: &Ground<'_>,
-    definition: &Value,
-    variables: &[(String, String)],
-) -> Result<Vec<String>, String> {
+fn argv(definition: &Value, variables: &[(String, String)]) -> Result<Vec<String>, String> {
     let words = |key: &str| -> Vec<String> {
         items(&definition[key]).iter().map(|word| expand(text(word), variables)).collect()
     };
     let mut argv = words("command");
     if argv.is_empty() {
         let image = text(&definition["image"]);
-        let known = ground.shared.options.entrypoints.iter().find(|(name, _)| name == image);
         // registry.example:5000/levers9-agent:1.0@sha256:...
         let last = image.rsplit('/').next().unwrap_or_default();
         let name = last.split(['@', ':']).next().unwrap_or_default();
-        argv = match known {
-            Some((_, argv)) => argv.clone(),
-            None if name.starts_with("levers9") => vec![name.to_owned()],
-            None => return Err(format!("no command specified, and the tests do not know what {image} runs")),
-        };
+        if !name.starts_with("levers9") {
+            return Err(format!("no command specified, and the tests do not know what {image} runs"));
+        }
+        argv = vec![name.to_owned()];
     }
     argv.extend(words("args"));
     // Wherever an image may have them, the binaries under test are in one place.
@@ -275,7 +272,7 @@ fn argv(
 fn user(ground: &Ground<'_>, definition: &Value) -> Result<User, String> {
     let (own, pods) = (&definition["securityContext"], &ground.pod["spec"]["securityContext"]);
     let number = |key: &str| own[key].as_u64().or(pods[key].as_u64());
-    let uid = number("runAsUser").unwrap_or(u64::from(ground.shared.options.image_user));
+    let uid = number("runAsUser").unwrap_or(0);
     if uid == 0
         && (own["runAsNonRoot"] == true || (own["runAsNonRoot"].is_null() && pods["runAsNonRoot"] == true))
     {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Options, life};
+use super::life;
 use crate::kube::{Api, Cluster};
 
 /// A container that runs.
@@ -43,7 +43,6 @@ pub(super) struct Shared {
     /// The port where the API server finds this kubelet.
     pub(super) door: u16,
     pub(super) folder: PathBuf,
-    pub(super) options: Options,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -74,18 +73,14 @@ pub(super) enum Seen {
 }
 
 impl Shared {
-    pub(super) fn new(cluster: &Cluster, folder: &Path, nodes: &[&str], door: u16, options: Options) -> Self {
-        let state = State {
-            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
-            unpullable: options.unpullable.iter().cloned().collect(),
-            ..State::default()
-        };
+    pub(super) fn new(cluster: &Cluster, folder: &Path, nodes: &[&str], door: u16) -> Self {
+        let state =
+            State { nodes: nodes.iter().map(|node| (*node).to_owned()).collect(), ..State::default() };
         Self {
             api: cluster.kubelet_api(),
             port: cluster.port(),
             door,
             folder: folder.to_owned(),
-            options,
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
