@@ -335,7 +335,8 @@ impl Dialer {
         why: impl FnOnce() -> String,
     ) -> Result<Carrier, DialError> {
         let io = fallback.via.connect(address).await;
-        let io = io.map_err(|error| self.tcp_failed(tcp::ConnectFailed::Connect(error.into()), verifier))?;
+        let io =
+            io.map_err(|error| DialError::Tcp(self.target(), tcp::Unconnected::from(error).to_string()))?;
         self.encrypt(endpoint, fallback, io, address, verifier, CarrierKind::Tcp, why).await
     }
 
@@ -348,8 +349,8 @@ impl Dialer {
         verifier: &Arc<Verifier>,
         why: impl FnOnce() -> String,
     ) -> Result<Carrier, DialError> {
-        let failed = |problem| self.tcp_failed(tcp::ConnectFailed::Proxy(problem), verifier);
-        let unreachable = |words: String| failed(tcp::ProxyProblem::Unreachable(proxy.to_string(), words));
+        let unreachable =
+            |words: String| DialError::Proxy(tcp::ProxyProblem::Unreachable(proxy.to_string(), words));
         let found = match proxy.host.parse::<IpAddr>() {
             Ok(ip) => Ok(vec![SocketAddr::new(ip, proxy.port)]),
             Err(_) => timeout(RESOLVER, self.resolver.resolve(&proxy.host, proxy.port))
@@ -371,7 +372,7 @@ impl Dialer {
                     continue;
                 }
             };
-            proxy.lead(&mut *io, &self.address.host, self.address.port).await.map_err(failed)?;
+            proxy.lead(&mut *io, &self.address.host, self.address.port).await.map_err(DialError::Proxy)?;
             return self.encrypt(endpoint, fallback, io, address, verifier, CarrierKind::Proxy, why).await;
         }
         Err(last)
@@ -399,10 +400,8 @@ impl Dialer {
             return DialError::Trust(problem);
         }
         match failed {
-            tcp::ConnectFailed::Proxy(problem) => DialError::Proxy(problem),
             tcp::ConnectFailed::Lost(Lost::Tls(words)) => DialError::NotLevers9(self.target(), words),
             tcp::ConnectFailed::Lost(lost) => DialError::Tcp(self.target(), lost.to_string()),
-            tcp::ConnectFailed::Connect(error) => DialError::Tcp(self.target(), error.to_string()),
             tcp::ConnectFailed::Setup(words) => DialError::Tcp(self.target(), words),
         }
     }

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use super::proxy::{Proxies, ProxyProblem};
+use super::proxy::Proxies;
 use super::{End, Io, TcpCarrier};
 use crate::carrier::{Carrier, Lost};
 use crate::quic::Settings;
@@ -95,17 +95,13 @@ impl Fallback {
     }
 }
 
-/// Why no carrier was made.
+/// Why a connection led to no carrier.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum ConnectFailed {
     #[error("{0}")]
     Setup(String),
-    #[error("{0}")]
-    Connect(Unconnected),
     #[error(transparent)]
     Lost(Lost),
-    #[error(transparent)]
-    Proxy(ProxyProblem),
 }
 
 /// Why there is no TCP connection.

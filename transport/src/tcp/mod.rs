@@ -30,7 +30,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::connect::{ConnectFailed, encrypt, start};
+pub(crate) use self::connect::{ConnectFailed, Unconnected, encrypt, start};
 pub use self::connect::{Fallback, Via};
 use self::core::{Bounds, Core};
 pub use self::listen::{Inbound, Listener, bind};
