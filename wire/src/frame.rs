@@ -146,8 +146,12 @@ impl Decoder {
     }
 }
 
-/// Reads the varint at the start: its value and its own size.
-fn peek_length(buffer: &[u8]) -> Result<Option<(u64, usize)>, BadFrame> {
+/// Reads the varint at the start: its value and its own size, or `None` until
+/// all of it is there.
+///
+/// # Errors
+/// When it has more than 64 bits.
+pub fn peek_length(buffer: &[u8]) -> Result<Option<(u64, usize)>, BadFrame> {
     let mut value = 0u64;
     for (index, byte) in buffer.iter().enumerate() {
         if index == 9 && *byte > 1 {

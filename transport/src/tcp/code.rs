@@ -4,11 +4,11 @@
 //! It knows what a frame is, not what it means.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use levers9_wire::frame::peek_length;
+use prost::encoding::encode_varint;
 
 /// The longest words with a close or a note, in bytes.
 pub(super) const WORDS: usize = 512;
-/// The longest varint, in bytes.
-const VARINT: usize = 10;
 
 /// One frame. Ids are odd for streams the dialer opened, even for the acceptor's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,15 +91,22 @@ impl Decoder {
 
     /// A frame without payload, or the head of one with it.
     fn head(&mut self, bytes: &mut BytesMut) -> Result<Option<Frame>, BadBytes> {
-        let Some((&kind, mut rest)) = bytes.split_first() else { return Ok(None) };
+        let Some(&kind) = bytes.first() else { return Ok(None) };
         if kind > NOTE {
             return Err(BadBytes::Kind(kind));
         }
-        let Some(first) = varint(&mut rest)? else { return Ok(None) };
+        let mut used = 1;
+        let mut number = || {
+            let found = peek_length(&bytes[used..]).map_err(|_| BadBytes::Number)?;
+            Ok(found.map(|(number, size)| {
+                used += size;
+                number
+            }))
+        };
+        let Some(first) = number()? else { return Ok(None) };
         let two = matches!(kind, DATA | RESET | STOP | CREDIT | CLOSE | NOTE);
-        let second = if two { varint(&mut rest)? } else { Some(0) };
+        let second = if two { number()? } else { Some(0) };
         let Some(second) = second else { return Ok(None) };
-        let mut used = bytes.len() - rest.len();
         let frame = match kind {
             DATA if second == 0 => return Err(BadBytes::Empty),
             DATA => {
@@ -109,7 +116,7 @@ impl Decoder {
             CLOSE | NOTE => {
                 let length = usize::try_from(second).ok().filter(|length| *length <= WORDS);
                 let length = length.ok_or(BadBytes::Words(second))?;
-                let Some(words) = rest.get(..length) else { return Ok(None) };
+                let Some(words) = bytes.get(used..used + length) else { return Ok(None) };
                 let words = String::from_utf8_lossy(words).into_owned();
                 used += length;
                 Some(if kind == CLOSE { Frame::Close(first, words) } else { Frame::Note(first, words) })
@@ -156,47 +163,17 @@ pub(super) fn put_frame(frame: &Frame, out: &mut BytesMut) {
 }
 
 fn put_words(kind: u8, number: u64, words: &str, out: &mut BytesMut) {
-    let words = &words.as_bytes()[..floor(words, WORDS)];
+    let words = &words.as_bytes()[..words.floor_char_boundary(WORDS)];
     put(kind, number, Some(words.len() as u64), out);
     out.put_slice(words);
 }
 
-/// Where to cut words so that no character is.
-fn floor(words: &str, most: usize) -> usize {
-    (0..=words.len().min(most)).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0)
-}
-
 fn put(kind: u8, first: u64, second: Option<u64>, out: &mut BytesMut) {
     out.put_u8(kind);
-    put_varint(first, out);
+    encode_varint(first, out);
     if let Some(second) = second {
-        put_varint(second, out);
+        encode_varint(second, out);
     }
-}
-
-fn put_varint(mut number: u64, out: &mut BytesMut) {
-    while number >= 0x80 {
-        out.put_u8(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
-        number >>= 7;
-    }
-    out.put_u8(u8::try_from(number).unwrap_or(0));
-}
-
-/// Takes a number off the front, or `None` until all of it is there.
-fn varint(bytes: &mut &[u8]) -> Result<Option<u64>, BadBytes> {
-    let mut number = 0u64;
-    for (place, byte) in bytes.iter().enumerate() {
-        let bits = u64::from(byte & 0x7f);
-        if place >= VARINT || (place == VARINT - 1 && bits > 1) {
-            return Err(BadBytes::Number);
-        }
-        number |= bits << (7 * place);
-        if byte & 0x80 == 0 {
-            *bytes = &bytes[place + 1..];
-            return Ok(Some(number));
-        }
-    }
-    if bytes.len() >= VARINT { Err(BadBytes::Number) } else { Ok(None) }
 }
 
 #[cfg(test)]
