@@ -105,7 +105,7 @@ fn a_job_cancelled_during_a_short_cut_is_stopped_after_it() {
 /// there is none.
 pub(crate) fn alone_a_worker_keeps_its_attempt_through_any_cut() {
     // For longer than the worker is lost after and may take to come back: 135 s and 30 s.
-    const COUNT: u32 = 1900;
+    const COUNT: u32 = 1700;
     let (world, relay, worker) = behind_a_relay();
     let (script, file) = writing(&world, COUNT, 10);
     let mut run = world.cli_spawn(&["run", "--name", "job", "--", "sh", "-c", &script]);
