@@ -131,14 +131,9 @@ impl SessionHandle {
     /// Ends the session now, with a code and words. A carrier that was about
     /// to join it is too late.
     pub fn close(&self, why: ResetCode, words: &str) {
-        let carriers: Vec<Carrier> = {
-            let mut riding = self.live.lock();
-            riding.line = None;
-            riding.carriers.iter().map(|one| one.carrier.clone()).collect()
-        };
-        for carrier in carriers {
-            carrier.close(why, words);
-        }
+        let mut riding = self.live.lock();
+        riding.line = None;
+        riding.carriers.iter().for_each(|one| one.carrier.close(why, words));
     }
 
     /// Whether it has ended.
@@ -279,13 +274,15 @@ pub(super) struct Keeper {
     send: FrameSend,
     recv: FrameRecv,
     ping_every: Duration,
-    line: Option<mpsc::Sender<Box<Opened>>>,
     quiet: Arc<AtomicBool>,
     ending: Option<Ending>,
+    acceptor: AbortOnDropHandle<()>,
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        // Nothing more is taken in by the time the session is said to have ended.
+        self.acceptor.abort();
         let unsaid = || Ending::Lost(self.carrier.lost().unwrap_or(Lost::TimedOut));
         let ending = self.ending.take().unwrap_or_else(unsaid);
         self.live.leave(&self.carrier, ending);
@@ -293,7 +290,8 @@ impl Drop for Keeper {
 }
 
 impl Keeper {
-    /// Lets a carrier carry a session, unless that has ended.
+    /// Lets a carrier carry a session and takes in the streams of it, unless
+    /// that has ended.
     pub(super) fn new(
         live: Arc<Live>,
         carrier: Carrier,
@@ -302,15 +300,13 @@ impl Keeper {
         ping_every: Duration,
     ) -> Option<Self> {
         let (line, quiet) = live.join(&carrier)?;
-        Some(Self { live, carrier, send, recv, ping_every, line: Some(line), quiet, ending: None })
+        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), line)));
+        Some(Self { live, carrier, send, recv, ping_every, quiet, ending: None, acceptor })
     }
 
     /// Runs until the carrier is gone.
     pub(super) async fn run(mut self) {
-        let Some(line) = self.line.take() else { return };
-        let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(self.carrier.clone(), line)));
         let ending = self.keep().await;
-        drop(acceptor);
         self.ending = Some(ending);
     }
 
