@@ -140,6 +140,17 @@ impl World {
         self.home.cli_spawn(args)
     }
 
+    /// Makes a token of a kind in the first workspace: its id and itself.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn new_token(&self, kind: &str) -> (String, String) {
+        let made = self.cli(&["token", "create", "--kind", kind, "--format", "json"]).ok().json();
+        let field = |name: &str| made[name].as_str().expect("an id and a key").to_owned();
+        (field("id"), field("key"))
+    }
+
     /// Submits a shell script as a detached task and returns its id.
     #[must_use]
     pub fn submit(&self, script: &str) -> String {

@@ -6,6 +6,8 @@ use levers9_tests::kube::{Api, Cluster, Kubelet, Setup, shared};
 use levers9_tests::wait;
 use serde_json::{Value, json};
 
+use crate::support::name;
+
 const SOON: Duration = Duration::from_secs(30);
 
 /// A pod's spec of one container that runs a shell script.
@@ -44,10 +46,6 @@ fn wait_pod(api: &Api, namespace: &str, what: &str, wanted: impl Fn(&Value) -> b
         let pods = api.list("pods", namespace).map_err(|refused| refused.to_string())?;
         pods.iter().find(|pod| wanted(pod)).cloned().ok_or_else(|| format!("{pods:#?}"))
     })
-}
-
-fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("a name")
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! A Kubernetes cluster, a controlplane, and the first attached to the second.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use levers9_tests::kube::{Cluster, Kubelet, Setup};
 use levers9_tests::live::tail;
 use levers9_tests::wait;
 use levers9_tests::world::{self, Backend, World};
-use levers9_tests::{Home, Live, Output};
+use levers9_tests::{Live, Output};
 use serde_json::Value;
 
 /// The longest that anything of a cluster's own may take.
@@ -173,82 +172,6 @@ impl Drop for Site {
             let name = name(&pod);
             eprintln!("--- pod {name}: {}\n{}", pod["status"], tail(&self.kubelet.log(name), 4000));
         }
-    }
-}
-
-/// Somebody with a token, an address, and nothing stored.
-pub(crate) struct Person {
-    home: Home,
-    address: String,
-    token: String,
-    kubeconfig: Option<PathBuf>,
-}
-
-impl Person {
-    pub(crate) fn new(world: &World, token: impl Into<String>) -> Self {
-        let address = world.controlplane.address();
-        Self { home: Home::new(), address, token: token.into(), kubeconfig: None }
-    }
-
-    /// The admin of a new workspace of their own; no admin of the platform.
-    pub(crate) fn in_workspace(world: &World, name: &str) -> Self {
-        let made = world.cli(&["workspace", "create", name, "--format", "json"]).ok().json();
-        Self::new(world, made["token"].as_str().expect("a token"))
-    }
-
-    /// Somebody in the first workspace who is no admin.
-    pub(crate) fn of_first_workspace(world: &World) -> Self {
-        let made = ["token", "create", "--kind", "workspace", "--format", "json"];
-        let made = world.cli(&made).ok().json();
-        Self::new(world, made["key"].as_str().expect("a token"))
-    }
-
-    /// Who has a kubeconfig as well.
-    pub(crate) fn with_kubeconfig(mut self, kubeconfig: PathBuf) -> Self {
-        self.kubeconfig = Some(kubeconfig);
-        self
-    }
-
-    fn command(&self, args: &[&str]) -> std::process::Command {
-        let mut command = self.home.command("levers9", args);
-        command.env("LEVERS9_ADDRESS", &self.address).env("LEVERS9_TOKEN", &self.token);
-        if let Some(kubeconfig) = &self.kubeconfig {
-            command.env("KUBECONFIG", kubeconfig);
-        }
-        command
-    }
-
-    pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        Output::of(self.command(args))
-    }
-
-    pub(crate) fn spawn(&self, args: &[&str]) -> Live {
-        Live::spawn(self.command(args))
-    }
-
-    /// What `levers9 … --format json` prints.
-    pub(crate) fn json(&self, args: &[&str]) -> Value {
-        let args = [args, &["--format", "json"]].concat();
-        self.cli(&args).ok().json()
-    }
-
-    /// Submits a job for a card, which is not waited for. Gives the task.
-    pub(crate) fn submit(&self, script: &str) -> String {
-        let args = ["run", "--detach", "--gpu", "L40S", "--", "sh", "-c", script];
-        self.cli(&args).ok().text().trim().to_owned()
-    }
-
-    /// What a task is now.
-    pub(crate) fn status(&self, task: &str) -> Value {
-        self.json(&["task", "show", task])["status"].clone()
-    }
-
-    /// Waits until a task has a status.
-    pub(crate) fn wait_status(&self, task: &str, status: &str) {
-        wait::until(&format!("task {task} is {status}"), SOON, || {
-            let shown = self.json(&["task", "show", task]);
-            if shown["status"] == status { Ok(()) } else { Err(format!("{shown:#}")) }
-        });
     }
 }
 

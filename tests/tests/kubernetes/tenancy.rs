@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use levers9_tests::live::tail;
 use levers9_tests::world::{Backend, Setup, World};
-use levers9_tests::{Live, Output, wait};
+use levers9_tests::{Live, Output, Person, wait};
 use serde_json::{Value, json};
 
-use crate::support::{IMAGE, Person, SOON, Site, name};
+use crate::support::{IMAGE, SOON, Site, name};
 
 /// A namespace that is no word of levers9's own.
 const LENT: &str = "vault-of-cards";
@@ -82,6 +82,16 @@ fn workers(site: &Site) -> Vec<Value> {
     pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
 }
 
+/// Submits a job for a card, which is not waited for. Gives the task.
+fn submit(who: &Person, script: &str) -> String {
+    who.submit_with(&["--gpu", "L40S"], script)
+}
+
+/// What a task is now.
+fn status(who: &Person, task: &str) -> Value {
+    who.json(&["task", "show", task])["status"].clone()
+}
+
 /// The only container that runs, as somebody sees it.
 fn running(who: &Person) -> Value {
     wait::until("one container runs", SOON, || {
@@ -113,17 +123,17 @@ fn is_hidden(site: &Site, id: &str, owner: &Person, other: &Person) -> String {
     };
     assert_eq!(to("lab"), to("nowhere"));
     // Its jobs wait, while those of its own workspace run.
-    let task = other.submit("echo mine");
+    let task = submit(other, "echo mine");
     looks_around(other, "lab", &[&task]);
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "own"]).ok().text(), "own\n");
-    assert_eq!((other.status(&task), workers(site).len()), (json!("PENDING"), 1));
+    assert_eq!((status(other, &task), workers(site).len()), (json!("PENDING"), 1));
     task
 }
 
 /// What it sees of one that is. Gives the worker that its job got.
 fn is_shared(site: &Site, owner: &Person, other: &Person, task: &str) -> String {
     // Now the job that waits gets a worker of its own.
-    other.wait_status(task, "COMPLETE");
+    other.wait_status(task, "COMPLETE", SOON);
     let pods = workers(site);
     assert_eq!(pods.len(), 2, "{pods:#?}");
     assert_ne!(pods[0]["spec"]["nodeName"], pods[1]["spec"]["nodeName"]);
@@ -144,9 +154,9 @@ fn is_shared(site: &Site, owner: &Person, other: &Person, task: &str) -> String 
     let nodes = other.json(&["cluster", "nodes", "lab"])["nodes"].clone();
     let cards = nodes.as_array().into_iter().flatten().map(|node| node["allocatable"]["cards"].clone());
     assert_eq!(cards.collect::<Vec<_>>(), [1, 1], "{nodes:#}");
-    let waits = other.submit("echo again; sleep 600");
-    other.wait_status(&waits, "RUNNING");
-    let full = other.submit("true");
+    let waits = submit(other, "echo again; sleep 600");
+    other.wait_status(&waits, "RUNNING", SOON);
+    let full = submit(other, "true");
     looks_around(other, "lab", &[task, &waits, &full]);
     for about in all_about("lab").iter().filter(|about| about[1] != "nodes") {
         let refused = other.cli(about).with_code(1);
@@ -171,15 +181,15 @@ fn is_shared(site: &Site, owner: &Person, other: &Person, task: &str) -> String 
 /// What becomes of its jobs when it is no longer.
 fn is_taken_back(site: &Site, owner: &Person, other: &Person, theirs: &str) {
     // Taken back: what runs goes on, what comes does not get there.
-    let mut live = other.spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", COUNT]);
+    let mut live = other.cli_spawn(&["run", "--gpu", "L40S", "--", "sh", "-c", COUNT]);
     live.wait_text("it counts", SOON, |text| text.contains("\n3\n"));
     let container = running(other);
     let taken_back = site.world.cli(&["cluster", "share", "lab", "--off"]).ok();
     assert!(taken_back.stderr.contains("from the next job on"), "{}", taken_back.stderr);
     assert_eq!(other.json(&["cluster", "list"]), json!([]));
-    let late = other.submit("echo too late");
+    let late = submit(other, "echo too late");
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "still own"]).ok().text(), "still own\n");
-    assert_eq!(other.status(&late), "PENDING");
+    assert_eq!(status(other, &late), "PENDING");
     looks_around(other, "lab", &[&late]);
     let before = live.text().lines().count();
     live.wait_text("it goes on", SOON, |text| text.lines().count() > before + 3);
@@ -193,22 +203,22 @@ fn is_taken_back(site: &Site, owner: &Person, other: &Person, theirs: &str) {
     }
     // Its worker is free now, and still not for the other workspace.
     assert_eq!(owner.cli(&["run", "--gpu", "L40S", "--", "echo", "at last"]).ok().text(), "at last\n");
-    assert_eq!(other.status(&late), "PENDING");
+    assert_eq!(status(other, &late), "PENDING");
     assert_eq!(site.json(&["cluster", "list"])[0]["serves"], "own");
     // Who cannot wait until it winds down deletes its Job.
     let jobs = site.cluster.api().list_where("jobs", LENT, &format!("levers9/worker={theirs}"));
     let jobs = jobs.expect("jobs are listed");
     assert_eq!(jobs.len(), 1, "{jobs:#?}");
     site.cluster.api().delete("jobs", LENT, name(&jobs[0])).expect("deleted");
-    let both = [owner.submit("sleep 600"), owner.submit("sleep 600")];
-    both.iter().for_each(|task| owner.wait_status(task, "RUNNING"));
-    assert_eq!(other.status(&late), "PENDING");
+    let both = [submit(owner, "sleep 600"), submit(owner, "sleep 600")];
+    both.iter().for_each(|task| owner.wait_status(task, "RUNNING", SOON));
+    assert_eq!(status(other, &late), "PENDING");
 }
 
 #[test]
 fn a_cluster_serves_its_workspace_alone_until_it_is_shared_and_after_it_was() {
     let site = site();
-    let owner = Person::of_first_workspace(&site.world).with_kubeconfig(site.cluster.kubeconfig());
+    let owner = Person::of_kind(&site.world, "workspace").with_kubeconfig(site.cluster.kubeconfig());
     let other = Person::in_workspace(&site.world, "other").with_kubeconfig(site.cluster.kubeconfig());
     let row = site.json(&["cluster", "list"])[0].clone();
     let id = row["id"].as_str().expect("an id").to_owned();
@@ -237,7 +247,7 @@ fn what_a_container_has_is_no_key_to_clusters() {
     job.wait_text("it counts", SOON, |text| text.contains("\n3\n"));
     let token = job.text().lines().next().expect("a line").to_owned();
     assert!(token.len() >= 64, "it has a token: {}", job.shown());
-    let container = Person::new(&site.world, token).with_kubeconfig(site.cluster.kubeconfig());
+    let container = Person::of(&site.world, token).with_kubeconfig(site.cluster.kubeconfig());
     let mut all = all_about("lab");
     all.extend([
         vec!["cluster", "list"],
@@ -273,7 +283,7 @@ fn what_goes_wrong_in_a_shared_cluster_is_told_to_its_owner() {
     let _shared = site.world.cli(&["cluster", "share", "lab"]).ok();
     // A worker whose image is not to be had.
     site.kubelet.set_pullable(IMAGE, false);
-    let task = other.submit("echo late; sleep 600");
+    let task = submit(&other, "echo late; sleep 600");
     wait::until("its owner is told of the image", SOON, || {
         let nodes = site.json(&["cluster", "nodes", "lab"]);
         let told = nodes.to_string();
@@ -283,11 +293,11 @@ fn what_goes_wrong_in_a_shared_cluster_is_told_to_its_owner() {
     let why = other.cli(&["why", &task]).ok().text();
     assert!(why.contains("a worker is coming there and will take it"), "{why}");
     site.kubelet.set_pullable(IMAGE, true);
-    other.wait_status(&task, "RUNNING");
+    other.wait_status(&task, "RUNNING", SOON);
     // One that holds the other node: what is taken by whom is nobody else's to know.
     let own = site.world.submit_with(&["--gpu", "L40S"], "sleep 600");
     site.world.wait_status(&own, "RUNNING", SOON);
-    let waits = other.submit("true");
+    let waits = submit(&other, "true");
     looks_around(&other, "lab", &[&task, &waits]);
     let why = other.json(&["why", &waits]);
     let reasons = why["places"].as_array().into_iter().flatten().map(|place| place["reason"].clone());
@@ -303,7 +313,7 @@ fn what_goes_wrong_in_a_shared_cluster_is_told_to_its_owner() {
     assert!(why.contains("its agent is not connected; it goes on when its agent is back"), "{why}");
     looks_around(&other, "lab", &[&task, &waits]);
     // What runs there goes on without it.
-    assert_eq!((other.status(&task), other.status(&waits)), (json!("RUNNING"), json!("PENDING")));
+    assert_eq!((status(&other, &task), status(&other, &waits)), (json!("RUNNING"), json!("PENDING")));
 }
 
 /// A controlplane that is stopped and started with another quota.

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use levers9_tests::Home;
+use levers9_tests::{Home, Person};
 
 use crate::support::{
-    PATIENCE, Person, ends, fails, new_token, normal, person, running, shared, sql, start_worker, terminate,
-    text, unknown_token, wait_lines, workspace,
+    PATIENCE, ends, fails, normal, running, shared, sql, start_worker, terminate, text, unknown_token,
+    wait_lines,
 };
 
 /// A revoked token's sessions end within this.
@@ -43,7 +43,7 @@ fn an_unknown_token() {
 #[test]
 fn a_revoked_token() {
     let world = &shared().world;
-    let (id, key) = new_token(world, "workspace");
+    let (id, key) = world.new_token("workspace");
     let person = Person::of(world, key);
     let _works = person.cli(&["task", "list"]).ok();
     let deleted = world.cli(&["token", "delete", &id]);
@@ -61,7 +61,7 @@ fn a_revoked_token() {
 #[test]
 fn a_token_revoked_while_its_sessions_live() {
     let world = &shared().world;
-    let (id, key) = new_token(world, "workspace");
+    let (id, key) = world.new_token("workspace");
     let person = Person::of(world, key);
     let mut run = person.cli_spawn(&["run", "--", "sh", "-c", "echo on; exec sleep 300"]);
     wait_lines(&run, 1);
@@ -101,7 +101,7 @@ fn tokens_of_the_wrong_kind() {
 fn a_persons_token_starts_no_worker() {
     let world = &shared().world;
     for kind in ["workspace", "admin"] {
-        let (_, key) = new_token(world, kind);
+        let (_, key) = world.new_token(kind);
         let home = Home::new();
         let mut worker = start_worker(&home, &world.controlplane.address(), &key, "worker", &[]);
         let words = format!("a token of kind {kind} cannot start a worker; make one: levers9 worker enroll");
@@ -117,7 +117,7 @@ fn a_persons_token_starts_no_worker() {
 #[test]
 fn an_enrolment_token_is_good_for_one_process() {
     let world = &shared().world;
-    let owner = workspace(world, "enrols");
+    let owner = Person::in_workspace(world, "enrols");
     let enrolment = owner.cli(&["worker", "enroll", "--format", "json"]).ok().json();
     let (token, address) = (text(&enrolment["token"]), world.controlplane.address());
     let (home, other) = (Home::new(), Home::new());
@@ -161,8 +161,8 @@ fn an_enrolment_token_that_has_expired() {
 #[test]
 fn a_restricted_token_submits_and_reads_and_nothing_else() {
     let world = &shared().world;
-    let restricted = person(world, "workspace_restricted");
-    let task = restricted.submit("echo mine");
+    let restricted = Person::of_kind(world, "workspace_restricted");
+    let task = restricted.submit_with(&[], "echo mine");
     let _done = world.wait_status(&task, "COMPLETE", PATIENCE);
     assert_eq!(restricted.cli(&["logs", &task]).ok().text(), "mine\n");
     for reads in [
@@ -199,7 +199,7 @@ fn a_restricted_tokens_run_has_a_caller() {
     // Otherwise it is cancelled 120 s after its start, before the eyes of who waits for it.
     let world = levers9_tests::World::start(levers9_tests::Backend::Sqlite);
     let _worker = world.worker("one");
-    let restricted = person(&world, "workspace_restricted");
+    let restricted = Person::of_kind(&world, "workspace_restricted");
     let mut run = restricted.cli_spawn(&["run", "--", "sh", "-c", "echo on; exec sleep 300"]);
     wait_lines(&run, 1);
     let database = world.controlplane.data().join("levers9.db");
@@ -216,7 +216,7 @@ fn a_restricted_tokens_run_has_a_caller() {
 #[test]
 fn a_workspace_token_makes_no_admin_and_ends_none() {
     let world = levers9_tests::World::start(levers9_tests::Backend::Sqlite);
-    let member = person(&world, "workspace");
+    let member = Person::of_kind(&world, "workspace");
     for (args, said) in [
         (&["token", "create", "--kind", "admin"][..], "error: only an admin may create admin tokens"),
         (&["workspace", "create", "mine"], "error: only an admin may create workspaces"),
@@ -253,7 +253,7 @@ fn a_command_that_was_refused_ends_with_it() {
 #[test]
 fn an_interrupt_of_a_restricted_run_says_that_it_cancels_nothing() {
     let world = &shared().world;
-    let restricted = person(world, "workspace_restricted");
+    let restricted = Person::of_kind(world, "workspace_restricted");
     let mut run = restricted.cli_spawn(&["run", "--", "sh", "-c", "echo on; exec sleep 300"]);
     wait_lines(&run, 1);
     run.signal(levers9_tests::live::Signal::SIGINT);

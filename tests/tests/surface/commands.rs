@@ -5,12 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use levers9_tests::world::BOOTSTRAP_SECRET;
-use levers9_tests::{Home, Live, Output, wait};
+use levers9_tests::{Home, Live, Output, Person, wait};
 
-use crate::support::{
-    Operator, PATIENCE, Person, config_file, fails, new_token, normal, says, shared, text, unknown_token,
-    workspace,
-};
+use crate::support::{Operator, PATIENCE, config_file, fails, normal, says, shared, text, unknown_token};
 
 const STORED: &str = "levers9: context \"default\" is stored in [HOME]/home/.levers9/config";
 
@@ -35,7 +32,7 @@ fn login(home: &Home, address: &str, env: &[(&str, &str)]) -> Output {
 #[test]
 fn login_with_a_token() {
     let world = &shared().world;
-    let (address, (_, key)) = (world.controlplane.address(), new_token(world, "workspace"));
+    let (address, (_, key)) = (world.controlplane.address(), world.new_token("workspace"));
     let said = format!("levers9: logged in to \"default\" (workspace) at 127.0.0.1:[PORT]\n{STORED}");
     let by_env = Home::new();
     fails(&login(&by_env, &address, &[("LEVERS9_TOKEN", &key)]), 0, &said);
@@ -206,7 +203,7 @@ fn tokens_are_made_listed_and_revoked() {
     says(&did, 0, "[TOKEN]", "levers9: token [ID] above is shown only this once");
     let key = did.text().trim().to_owned();
     assert!(key.starts_with("l9_ws_") && key.len() >= 64, "{} characters", key.len());
-    let kind = |kind: &str| new_token(world, kind).1;
+    let kind = |kind: &str| world.new_token(kind).1;
     assert!(kind("admin").starts_with("l9_admin_") && kind("workspace_restricted").starts_with("l9_wsr_"));
     let did = world.cli(&["token", "create", "--kind", "worker"]);
     assert_eq!((did.code, did.text().as_str()), (2, ""), "{}", did.stderr);
@@ -241,7 +238,7 @@ fn did_id(list: &Output, key: &str) -> String {
 fn an_enrolment_prints_a_line_that_starts_a_worker() {
     let world = &shared().world;
     // Of a workspace of its own, so that it takes no jobs of other tests.
-    let owner = workspace(world, "pastes");
+    let owner = Person::in_workspace(world, "pastes");
     let did = owner.cli(&["worker", "enroll", "--pool", "pasted"]).ok();
     says(
         &did,

@@ -3,12 +3,10 @@
 
 use std::net::UdpSocket;
 
-use levers9_tests::{Backend, Home, Output, World};
+use levers9_tests::{Backend, Home, Output, Person, World};
 use serde_json::Value;
 
-use crate::support::{
-    Operator, Person, fails, person, running, shared, terminate, unknown_token, wait_lines,
-};
+use crate::support::{Operator, fails, running, shared, terminate, unknown_token, wait_lines};
 
 const STEPS: [&str; 8] = ["resolve", "udp", "tcp", "certificate", "session", "ping", "stream", "worker"];
 
@@ -172,7 +170,7 @@ fn a_bench_measures_both_ends() {
 fn a_bench_is_for_admins_and_bounded() {
     let world = &shared().world;
     let said = "error: a token of kind workspace may not fill the line\nhint: benches are for admins";
-    fails(&person(world, "workspace").cli(&["bench", "--duration", "100ms"]), 1, said);
+    fails(&Person::of_kind(world, "workspace").cli(&["bench", "--duration", "100ms"]), 1, said);
     let did = world.cli(&["bench", "--to", "01890000-0000-7000-8000-000000000000"]);
     fails(&did, 1, "error: no such container\nhint: levers9 container list shows them");
     for (option, value) in
@@ -189,7 +187,7 @@ fn a_doctor_is_for_everybody_with_a_token() {
     let operator = Operator::start(Home::new(), "", &[]);
     let stranger = operator.person(unknown_token());
     assert_eq!(failed(&doctor(&stranger)).0, "session");
-    let member = person(&shared().world, "workspace");
+    let member = Person::of_kind(&shared().world, "workspace");
     let report = doctor(&member).ok().json();
     assert_eq!(report["ok"], true, "{report}");
 }

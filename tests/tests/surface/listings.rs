@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use levers9_tests::Output;
+use levers9_tests::{Output, Person};
 
 use crate::support::{PATIENCE, shared};
 
@@ -180,7 +180,7 @@ fn a_run_is_one_object_per_line() {
 
 #[test]
 fn empty_lists_are_empty() {
-    let person = crate::support::workspace(&shared().world, "empty");
+    let person = Person::in_workspace(&shared().world, "empty");
     for args in [&["task", "list"][..], &["container", "list", "--all"], &["worker", "list"]] {
         let list = person.cli(&[args, &["--format", "json"]].concat()).ok();
         assert_eq!(list.json(), json!([]), "{args:?}");

@@ -2,10 +2,10 @@
 //! with the rule where a name becomes a label, kept as they are elsewhere, and
 //! never folded into one another.
 
-use levers9_tests::{Backend, World};
+use levers9_tests::{Backend, Person, World};
 use serde_json::json;
 
-use crate::support::{PATIENCE, fails, shared, wait_status, workspace};
+use crate::support::{PATIENCE, fails, shared, worker_of};
 
 const COMPOSED: &str = "Caf\u{e9}";
 const DECOMPOSED: &str = "Cafe\u{301}";
@@ -50,7 +50,7 @@ fn what_is_no_label_is_refused_with_the_rule() {
 fn a_label_may_have_63_characters() {
     let world = &shared().world;
     let longest = format!("a{}", "9".repeat(62));
-    let member = workspace(world, &longest);
+    let member = Person::in_workspace(world, &longest);
     let list = member.cli(&["workspace", "list", "--format", "json"]).ok().json();
     assert_eq!(list[0]["name"], longest);
     assert!(member.cli(&["workspace", "list"]).ok().text().contains(&longest), "a table cuts the name");
@@ -59,11 +59,11 @@ fn a_label_may_have_63_characters() {
 #[test]
 fn names_that_look_alike_stay_apart() {
     let world = World::start(Backend::Sqlite);
-    let (one, other) = (workspace(&world, "cafe"), workspace(&world, "caf-e"));
-    let (_one_worker, _other_worker) = (one.worker("one"), other.worker("other"));
+    let (one, other) = (Person::in_workspace(&world, "cafe"), Person::in_workspace(&world, "caf-e"));
+    let (_one_worker, _other_worker) = (worker_of(&one, "one"), worker_of(&other, "other"));
     for (person, word) in [(&one, "one"), (&other, "other")] {
-        let task = person.submit(&format!("echo {word}"));
-        wait_status(person, &task, "COMPLETE");
+        let task = person.submit_with(&[], &format!("echo {word}"));
+        person.wait_status(&task, "COMPLETE", PATIENCE);
         assert_eq!(person.cli(&["logs", &task]).ok().text(), format!("{word}\n"));
         let tasks = person.cli(&["task", "list", "--format", "json"]).ok().json();
         assert_eq!(tasks.as_array().map(Vec::len), Some(1), "{tasks:#}");

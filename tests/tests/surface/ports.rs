@@ -6,7 +6,7 @@ use levers9_tests::live::Signal;
 use levers9_tests::{Backend, World, wait};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, fails, new_token, request, shared, unknown_token};
+use crate::support::{PATIENCE, fails, request, shared, unknown_token};
 
 fn health(world: &World) -> (u16, Value) {
     let (code, body) = world.get("/healthz");
@@ -62,8 +62,8 @@ fn figures_are_for_this_machine_and_for_admins() {
     ] {
         assert!(body.contains(&format!("\n{name}")), "{name} is not in {body}");
     }
-    let (_, admin) = new_token(world, "admin");
-    let (_, member) = new_token(world, "workspace");
+    let (_, admin) = world.new_token("admin");
+    let (_, member) = world.new_token("workspace");
     let bearer = |token: &str| format!("Bearer {token}");
     let proxy = ("X-Forwarded-For", "203.0.113.7");
     for (token, expected) in [
@@ -85,7 +85,7 @@ fn rest_authorizes_and_says_what_is_not_built() {
     let world = &shared().world;
     let http = world.controlplane.http();
     let path = "POST /api/v1/controlplane/auth/authorize";
-    let (_, key) = new_token(world, "workspace");
+    let (_, key) = world.new_token("workspace");
     let bearer = format!("Bearer {key}");
     let (code, body) = request(http, path, &[("Authorization", &bearer), ("Content-Length", "0")]);
     let answer: Value = serde_json::from_str(&body).expect("JSON");
@@ -111,7 +111,7 @@ fn rest_authorizes_and_says_what_is_not_built() {
 #[test]
 fn grpc_authorizes_and_answers_unimplemented() {
     let world = &shared().world;
-    let (_, key) = new_token(world, "workspace");
+    let (_, key) = world.new_token("workspace");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let call = |method: &str, token: Option<&str>| runtime.block_on(grpc(world, method, token));
     let authorize = "/controlplane.ControlPlaneService/Authorize";

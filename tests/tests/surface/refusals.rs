@@ -1,9 +1,9 @@
 //! Jobs that cannot be, and things that are not there or not yours.
 
 use levers9_tests::live::tail;
-use levers9_tests::{Backend, World};
+use levers9_tests::{Backend, Person, World};
 
-use crate::support::{PATIENCE, Person, fails, normal, says, shared, workspace};
+use crate::support::{PATIENCE, fails, normal, says, shared};
 
 const UNKNOWN: &str = "019a0c1e-7b3c-7d11-8a20-5f3c1d2e4b6a";
 
@@ -135,7 +135,7 @@ const BY_ID: [(&[&str], i32, &str); 6] = [
 #[test]
 fn an_unknown_id_and_one_of_another_workspace_are_the_same() {
     let world = &shared().world;
-    let stranger = workspace(world, "stranger");
+    let stranger = Person::in_workspace(world, "stranger");
     let task = world.submit("echo secret; exec sleep 300");
     crate::support::running(world, &task);
     let container = world.task(&task)["container"].as_str().expect("a container").to_owned();

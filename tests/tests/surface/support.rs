@@ -1,15 +1,14 @@
-//! What the tests of the surface share: one world for those that can, a person
-//! with a token of their own, an operator who starts a controlplane by hand,
-//! and text in a form that is the same on every machine.
+//! What the tests of the surface share: one world for those that can, an
+//! operator who starts a controlplane by hand, and text in a form that is the
+//! same on every machine.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use levers9_tests::live::{Signal, tail};
-use levers9_tests::{Backend, Home, Live, Output, Worker, World, wait};
+use levers9_tests::{Backend, Home, Live, Output, Person, Worker, World};
 
 /// How long anything may take that has no promise of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,48 +29,12 @@ pub(crate) fn shared() -> &'static Shared {
     })
 }
 
-/// Somebody with a token, an address and nothing stored.
-pub(crate) struct Person {
-    pub(crate) home: Home,
-    address: String,
-    token: String,
-}
-
-impl Person {
-    pub(crate) fn new(address: impl Into<String>, token: impl Into<String>) -> Self {
-        Self { home: Home::new(), address: address.into(), token: token.into() }
-    }
-
-    pub(crate) fn of(world: &World, token: impl Into<String>) -> Self {
-        Self::new(world.controlplane.address(), token)
-    }
-
-    pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.home.command("levers9", args);
-        command.env("LEVERS9_ADDRESS", &self.address).env("LEVERS9_TOKEN", &self.token);
-        command
-    }
-
-    pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        Output::of(self.command(args))
-    }
-
-    pub(crate) fn cli_spawn(&self, args: &[&str]) -> Live {
-        Live::spawn(self.command(args))
-    }
-
-    /// Submits a script as a detached task.
-    pub(crate) fn submit(&self, script: &str) -> String {
-        self.cli(&["run", "--detach", "--", "sh", "-c", script]).ok().text().trim().to_owned()
-    }
-
-    /// A worker process of its own workspace, connected.
-    pub(crate) fn worker(&self, data: &str) -> Live {
-        let enrolment = self.cli(&["worker", "enroll", "--format", "json"]).ok().json();
-        let worker = start_worker(&self.home, &self.address, text(&enrolment["token"]), data, &[]);
-        worker.wait_errors("online", PATIENCE);
-        worker
-    }
+/// A worker process of somebody's own workspace, connected.
+pub(crate) fn worker_of(person: &Person, data: &str) -> Live {
+    let enrolment = person.json(&["worker", "enroll"]);
+    let worker = start_worker(&person.home, person.address(), text(&enrolment["token"]), data, &[]);
+    worker.wait_errors("online", PATIENCE);
+    worker
 }
 
 /// Starts a worker by hand; its log is on its standard error.
@@ -86,23 +49,6 @@ pub(crate) fn start_worker(
     command.arg("--data").arg(home.path().join(data)).env("LEVERS9_WORKER_TOKEN", token);
     command.envs(env.iter().copied());
     Live::spawn(command)
-}
-
-/// A new token of a kind, made by the world's admin: its id and itself.
-pub(crate) fn new_token(world: &World, kind: &str) -> (String, String) {
-    let made = world.cli(&["token", "create", "--kind", kind, "--format", "json"]).ok().json();
-    (text(&made["id"]).to_owned(), text(&made["key"]).to_owned())
-}
-
-/// Somebody with a new token of a kind in the first workspace.
-pub(crate) fn person(world: &World, kind: &str) -> Person {
-    Person::of(world, new_token(world, kind).1)
-}
-
-/// A new workspace and somebody in it.
-pub(crate) fn workspace(world: &World, name: &str) -> Person {
-    let made = world.cli(&["workspace", "create", name, "--format", "json"]).ok().json();
-    Person::of(world, text(&made["token"]))
 }
 
 /// The text of a JSON string.
@@ -272,12 +218,4 @@ pub(crate) fn sql(file: &Path, statement: &'static str) -> i64 {
 /// Waits until a task of the world runs.
 pub(crate) fn running(world: &World, task: &str) {
     let _task = world.wait_status(task, "RUNNING", PATIENCE);
-}
-
-/// Waits until a task has a status as somebody sees it.
-pub(crate) fn wait_status(person: &Person, task: &str, status: &str) {
-    wait::until(&format!("task {task} is {status}"), PATIENCE, || {
-        let shown = person.cli(&["task", "show", task, "--format", "json"]).ok().json();
-        if shown["status"] == status { Ok(()) } else { Err(format!("{shown:#}")) }
-    });
 }

@@ -3,9 +3,9 @@
 
 use std::process::{Command, Stdio};
 
-use levers9_tests::{Home, Live, Output};
+use levers9_tests::{Home, Live, Output, Person};
 
-use crate::support::{PATIENCE, normal, person, shared};
+use crate::support::{PATIENCE, normal, shared};
 
 /// A command at a terminal that types `input`.
 fn at_terminal(command: &Command, input: &str) -> Output {
@@ -29,7 +29,7 @@ fn at_terminal(command: &Command, input: &str) -> Output {
 #[test]
 fn login_asks_for_the_token_and_shows_nothing_of_it() {
     let world = &shared().world;
-    let (_, key) = crate::support::new_token(world, "workspace");
+    let (_, key) = world.new_token("workspace");
     let home = Home::new();
     let login = home.command("levers9", &["login", &world.controlplane.address()]);
     let did = at_terminal(&login, &format!("{key}\n"));
@@ -60,7 +60,7 @@ fn colours_are_for_terminals_that_want_them() {
 
 #[test]
 fn the_task_is_named_at_a_terminal_only() {
-    let member = person(&shared().world, "workspace");
+    let member = Person::of_kind(&shared().world, "workspace");
     let did = at_terminal(&member.command(&["run", "--", "echo", "out"]), "");
     assert_eq!(normal(&did.text()), "levers9: task [ID]\r\nout\r\n");
     let mut piped: Live = member.cli_spawn(&["run", "--", "echo", "out"]);

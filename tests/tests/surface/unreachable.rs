@@ -4,14 +4,14 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use levers9_tests::{Home, Output, wait};
+use levers9_tests::{Home, Output, Person, wait};
 use levers9_transport::dial::Dialer;
 use levers9_transport::link::open_on;
 use levers9_transport::quic::{Endpoint, Settings};
 use levers9_wire::v1::{self, RefuseCode, control_frame, stream_open};
 use levers9_wire::{InstanceId, limits};
 
-use crate::support::{Operator, Person, fails, normal, request, shared, unknown_token};
+use crate::support::{Operator, fails, normal, request, shared, unknown_token};
 
 /// How long a command may try.
 const TRIES: Duration = Duration::from_secs(15);
