@@ -102,7 +102,7 @@ impl Client {
         let mut last: Option<Arc<DialError>> = None;
         loop {
             match &*status.borrow_and_update() {
-                Status::Online { welcome, carrier } if carrier.lost().is_none() => {
+                Status::Online { welcome, carrier, .. } if carrier.lost().is_none() => {
                     return Ok(Arc::clone(welcome));
                 }
                 Status::Waiting { why, .. } if is_final(why) => return Err(self.not_reached(why)),

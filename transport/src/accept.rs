@@ -15,7 +15,8 @@ use std::time::Duration;
 use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
 use levers9_wire::{InstanceId, SessionId, VERSION_MAX, VERSION_MIN, limits, valid};
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -26,11 +27,13 @@ use crate::session::reconnect_spread;
 use crate::stream::{FrameRecv, FrameSend};
 use crate::tcp::{self, Listener};
 
-use session::{Directory, Keeper, Live};
+use session::{Directory, Keeper, Live, Parting};
 pub use session::{Ending, Session, SessionHandle};
 
 /// How long a peer may take from its first packet to its Hello.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long peers may take to read a goodbye.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a refused peer may take to read why.
 const PARTING: Duration = Duration::from_secs(2);
 
@@ -219,6 +222,8 @@ pub struct Acceptor<G> {
     gauges: Arc<Gauges>,
     serve_on: Handle,
     tasks: TaskTracker,
+    keepers: TaskTracker,
+    parting: Arc<watch::Sender<Parting>>,
     stop: CancellationToken,
 }
 
@@ -240,6 +245,8 @@ impl<G> Clone for Acceptor<G> {
             gauges: Arc::clone(&self.gauges),
             serve_on: self.serve_on.clone(),
             tasks: self.tasks.clone(),
+            keepers: self.keepers.clone(),
+            parting: Arc::clone(&self.parting),
             stop: self.stop.clone(),
         }
     }
@@ -258,6 +265,8 @@ impl<G: Gate> Acceptor<G> {
             gauges: Arc::default(),
             serve_on,
             tasks: TaskTracker::new(),
+            keepers: TaskTracker::new(),
+            parting: Arc::new(watch::Sender::new(Parting::No)),
             stop: CancellationToken::new(),
         }
     }
@@ -298,7 +307,9 @@ impl<G: Gate> Acceptor<G> {
     fn has_room(&self) -> bool {
         let arriving = self.gauges.arriving.load(Ordering::Relaxed);
         let sessions = self.gauges.sessions.load(Ordering::Relaxed);
-        let room = arriving < self.limits.refuse_above && sessions < self.limits.sessions;
+        // What is about to stop is no place to come to.
+        let stays = matches!(*self.parting.borrow(), Parting::No);
+        let room = stays && arriving < self.limits.refuse_above && sessions < self.limits.sessions;
         if !room {
             self.gauges.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -335,9 +346,21 @@ impl<G: Gate> Acceptor<G> {
         self.tasks.spawn(self.clone().arrive(inbound, counted));
     }
 
+    /// Takes no new peers and tells those there are to go elsewhere within a
+    /// time: to `alternatives`, as host:port, or wherever the name they dialed
+    /// leads. Their sessions go on until [`Acceptor::shutdown`].
+    pub fn drain(&self, within: Duration, alternatives: Vec<String>) {
+        let drain = Parting::Drain { until: Instant::now() + within, alternatives: alternatives.into() };
+        self.parting.send_replace(drain);
+    }
+
     /// Stops taking peers, closes the sessions, and waits at most `patience`
-    /// for their tasks. Returns whether all ended in time.
-    pub async fn shutdown(&self, words: &str, patience: Duration) -> bool {
+    /// for their tasks. Peers are told when this side means to be back, if it
+    /// does. Returns whether all ended in time.
+    pub async fn shutdown(&self, words: &str, back_in: Duration, patience: Duration) -> bool {
+        self.parting.send_replace(Parting::Bye { back_in, words: words.into() });
+        self.keepers.close();
+        let _late = timeout(FAREWELL.min(patience), self.keepers.wait()).await;
         self.stop.cancel();
         self.endpoint.stop_accepting();
         self.tasks.close();
@@ -349,7 +372,8 @@ impl<G: Gate> Acceptor<G> {
         };
         let over_quic = self.endpoint.close(ResetCode::Draining, words, patience);
         let (tcp_told, quic_told) = tokio::join!(over_tcp, over_quic);
-        let ended = timeout(patience, self.tasks.wait()).await.is_ok();
+        let all = async { tokio::join!(self.tasks.wait(), self.keepers.wait()) };
+        let ended = timeout(patience, all).await.is_ok();
         tcp_told && quic_told && ended
     }
 
@@ -376,11 +400,15 @@ impl<G: Gate> Acceptor<G> {
             Ok(hello) => hello,
             Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
         };
+        if matches!(*self.parting.borrow(), Parting::Bye { .. }) {
+            return carrier.close(ResetCode::Draining, "about to stop");
+        }
         let (instance, held) = (hello.instance, hello.session.and_then(|id| self.directory.get(id)));
         let joins = held.as_ref().filter(|live| hello.moving && live.is_of(instance));
         if let Some(live) = joins {
             match self.ask(self.gate.rejoin(&hello, &SessionHandle::of(live), carrier.peer())).await {
                 Ok(Some(welcome)) => {
+                    let welcome = v1::Welcome { joined: true, ..welcome };
                     let arrived = Arrived { carrier, send, recv };
                     if let Some(arrived) = self.welcome(live.id(), welcome, arrived).await {
                         drop(counted);
@@ -498,11 +526,12 @@ impl<G: Gate> Acceptor<G> {
     /// Lets a carrier carry a session, the first or a newer one.
     fn keep(&self, live: Arc<Live>, arrived: Arrived) {
         let Arrived { carrier, send, recv } = arrived;
-        match Keeper::new(live, carrier.clone(), send, recv, self.limits.ping_every) {
+        let (every, parting) = (self.limits.ping_every, self.parting.subscribe());
+        match Keeper::new(live, carrier.clone(), (send, recv), every, parting) {
             Some(keeper) => {
                 let over_tcp = carrier.kind().is_fallback();
                 let counted = over_tcp.then(|| Counted::new(&self.gauges, |g| &g.over_tcp));
-                self.tasks.spawn(async move {
+                self.keepers.spawn(async move {
                     keeper.run().await;
                     drop(counted);
                 });

@@ -29,6 +29,8 @@ const RESOLVER: Duration = Duration::from_secs(5);
 const PROXY_CONNECT: Duration = Duration::from_secs(3);
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 8;
+/// Names and addresses beside the name that are tried.
+const MAX_ALTERNATIVES: usize = 4;
 
 /// Why an attempt did not lead to a session.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -74,7 +76,7 @@ pub enum DialError {
     #[error("{0} is not a levers9 controlplane: {1}")]
     NotLevers9(String, String),
     /// Too many at once there.
-    #[error("{0} refuses connections now: it is too busy")]
+    #[error("{0} refuses connections now: it is too busy, or about to stop")]
     Busy(String),
     /// The controlplane says no.
     #[error("{text}")]
@@ -171,13 +173,22 @@ pub struct Dialer {
     fallback: Option<Fallback>,
     /// Addresses that did not answer last time; tried last.
     failed: Vec<SocketAddr>,
+    /// Others than those of the name, as host and port; tried first.
+    alternatives: Vec<(String, u16)>,
 }
 
 impl Dialer {
     /// A dialer for an address, with the system's resolver.
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, resolver: Arc::new(SystemResolver), probe: true, fallback: None, failed: Vec::new() }
+        Self {
+            address,
+            resolver: Arc::new(SystemResolver),
+            probe: true,
+            fallback: None,
+            failed: Vec::new(),
+            alternatives: Vec::new(),
+        }
     }
 
     /// With another resolver.
@@ -204,6 +215,19 @@ impl Dialer {
     /// The same without a fallback.
     pub(crate) fn over_quic_only(&self) -> Self {
         Self { fallback: None, ..self.clone() }
+    }
+
+    /// The same to anywhere but where a controlplane stops: to what that names
+    /// first, then to the other addresses of the name. What stops comes last,
+    /// since its address may be a balancer's.
+    pub(crate) fn elsewhere(&self, alternatives: &[String], stops: SocketAddr) -> Self {
+        let split = |text: &String| {
+            let (host, port) = text.rsplit_once(':')?;
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| !host.is_empty())
+        };
+        let alternatives = alternatives.iter().filter_map(split).take(MAX_ALTERNATIVES).collect();
+        Self { alternatives, failed: vec![stops], ..self.clone() }
     }
 
     /// Whether there are other ways than QUIC.
@@ -254,22 +278,37 @@ impl Dialer {
     /// # Errors
     /// When it has none, or the resolver does not say.
     pub async fn addresses(&self) -> Result<Vec<SocketAddr>, DialError> {
-        let (host, port) = (self.address.host.as_str(), self.address.port);
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, port)]);
+        let mut found = Vec::new();
+        for (host, port) in &self.alternatives {
+            match self.resolve(host, *port).await {
+                Ok(more) => found.extend(more),
+                Err(error) => tracing::debug!(%error, "an alternative cannot be dialed"),
+            }
         }
-        let failed = |problem: String| DialError::Resolve { host: host.to_owned(), problem };
-        let found = timeout(RESOLVER, self.resolver.resolve(host, port)).await;
-        let mut found = match found {
-            Ok(Ok(found)) if found.is_empty() => return Err(failed("it has no address".to_owned())),
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => return Err(failed("the resolver does not answer".to_owned())),
-        };
+        match self.resolve(&self.address.host, self.address.port).await {
+            Ok(more) => found.extend(more),
+            Err(error) if found.is_empty() => return Err(error),
+            Err(error) => tracing::debug!(%error, "only alternatives can be dialed"),
+        }
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|address| seen.insert(*address));
         // Stable: what failed last goes last, the rest keeps the resolver's order.
         found.sort_by_key(|address| self.failed.contains(address));
         found.truncate(MAX_ADDRESSES);
         Ok(found)
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, DialError> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let failed = |problem: String| DialError::Resolve { host: host.to_owned(), problem };
+        match timeout(RESOLVER, self.resolver.resolve(host, port)).await {
+            Ok(Ok(found)) if found.is_empty() => Err(failed("it has no address".to_owned())),
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(_) => Err(failed("the resolver does not answer".to_owned())),
+        }
     }
 
     /// One handshake with one address, and what the server showed in it, when

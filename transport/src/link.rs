@@ -5,6 +5,7 @@
 
 mod awake;
 mod riding;
+mod run;
 
 use std::fmt;
 use std::io;
@@ -12,26 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use levers9_wire::limits;
 use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
-use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits};
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::carrier::{Carrier, Lost, RecvHalf, SendHalf, priority};
 use crate::dial::{DialError, Dialer};
 use crate::quic::Endpoint;
-use crate::session::{Backoff, Moves, Outage, Task};
-use crate::stream::{FrameRecv, FrameSend, Stream, StreamError, priority_of};
-use awake::Awake;
-use riding::{Riding, Said};
+use crate::stream::{Stream, StreamError, priority_of};
+use run::{Now, Runner};
 
 /// How long one attempt may take, greeting included.
 pub const ATTEMPT: Duration = Duration::from_secs(10);
-/// How long a greeting may take where there is another way.
-const GREETING: Duration = Duration::from_secs(3);
 /// Streams the peer has opened and nobody has taken yet.
 const UNTAKEN: usize = 32;
 /// A peer that has opened this many streams uses them, and may have more open
@@ -39,8 +36,6 @@ const UNTAKEN: usize = 32;
 const BUSY_AFTER: u32 = 16;
 /// How many.
 const BUSY_STREAMS: u32 = 256;
-/// How long a look for a better carrier may take.
-const PROBE: Duration = Duration::from_secs(5);
 
 /// What a dialer says about itself, asked for at every attempt.
 pub trait Introduce: Send + Sync + 'static {
@@ -62,6 +57,9 @@ pub enum Status {
         carrier: Carrier,
         /// What the controlplane said.
         welcome: Arc<v1::Welcome>,
+        /// Which session it is of all this link has had: another number with
+        /// every one that is new to its controlplane.
+        home: u64,
     },
     /// The last attempt or carrier failed; another comes.
     Waiting {
@@ -127,16 +125,13 @@ impl Link {
         let runner = Runner {
             dialer,
             endpoints,
-            endpoint: None,
             introduce,
-            session: None,
-            backoff: Backoff::default(),
             rng,
             status,
             opened,
             drain: drain.clone(),
             stop: stop.clone(),
-            spread: Duration::ZERO,
+            now: Now::default(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(runner.run()));
         (Self { status: watched, drain, stop, _task: Arc::new(task) }, incoming)
@@ -154,13 +149,13 @@ impl Link {
     /// When the link was shut down.
     pub async fn online(&self) -> Result<(Carrier, Arc<v1::Welcome>), OpenError> {
         // Most often there is one, and nothing to wait for.
-        if let Status::Online { carrier, welcome } = &*self.status.borrow() {
+        if let Status::Online { carrier, welcome, .. } = &*self.status.borrow() {
             return Ok((carrier.clone(), Arc::clone(welcome)));
         }
         let mut status = self.status.clone();
         let seen = status.wait_for(|s| matches!(s, Status::Online { .. } | Status::Closed)).await;
         match seen.as_deref() {
-            Ok(Status::Online { carrier, welcome }) => Ok((carrier.clone(), Arc::clone(welcome))),
+            Ok(Status::Online { carrier, welcome, .. }) => Ok((carrier.clone(), Arc::clone(welcome))),
             _ => Err(OpenError::Closed),
         }
     }
@@ -175,6 +170,26 @@ impl Link {
         Ok(open_on(&carrier, kind).await?)
     }
 
+    /// As [`Link::open`]; the second of both tells when the session is
+    /// another's to serve, and what the stream is for with it.
+    ///
+    /// # Errors
+    /// As [`Link::open`].
+    pub async fn open_until_moved(&self, kind: stream_open::Kind) -> Result<(Stream, Moved), OpenError> {
+        let mut status = self.status.clone();
+        loop {
+            let (carrier, home) = match &*status.borrow_and_update() {
+                Status::Online { carrier, home, .. } => (Some(carrier.clone()), *home),
+                Status::Closed => return Err(OpenError::Closed),
+                Status::Dialing | Status::Waiting { .. } => (None, 0),
+            };
+            if let Some(carrier) = carrier {
+                return Ok((open_on(&carrier, kind).await?, Moved { status, home }));
+            }
+            status.changed().await.map_err(|_| OpenError::Closed)?;
+        }
+    }
+
     /// Tells the controlplane that this side takes nothing more, now and on
     /// every carrier to come. What runs goes on.
     pub fn drain(&self) {
@@ -187,6 +202,26 @@ impl Link {
         self.stop.cancel();
         let mut status = self.status.clone();
         let _late = timeout(patience, status.wait_for(|s| matches!(s, Status::Closed))).await;
+    }
+}
+
+/// Tells when what a stream is for is better done on another.
+#[derive(Debug)]
+pub struct Moved {
+    status: watch::Receiver<Status>,
+    home: u64,
+}
+
+impl Moved {
+    /// Waits until there is another session than the one the stream was
+    /// opened on; the stream itself may go on for a while. Cancel safe.
+    pub async fn wait(&mut self) {
+        let home = self.home;
+        let another = |status: &Status| matches!(status, Status::Online { home: now, .. } if *now != home);
+        if self.status.wait_for(another).await.is_err() {
+            // There will be none.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -250,365 +285,6 @@ fn begin(mut stream: Stream, read: Result<v1::StreamOpen, StreamError>) -> Resul
             Ok(Opened { kind, stream })
         }
     }
-}
-
-struct Runner {
-    dialer: Dialer,
-    endpoints: EndpointSource,
-    endpoint: Option<Endpoint>,
-    introduce: Arc<dyn Introduce>,
-    session: Option<SessionId>,
-    backoff: Backoff,
-    rng: StdRng,
-    status: watch::Sender<Status>,
-    opened: mpsc::Sender<Box<Opened>>,
-    drain: CancellationToken,
-    stop: CancellationToken,
-    spread: Duration,
-}
-
-/// What is said on a new carrier.
-struct Greeting<'a> {
-    carrier: &'a Carrier,
-    introduce: &'a dyn Introduce,
-    session: Option<SessionId>,
-    target: String,
-    /// The session's carrier works, and this one is to join it.
-    moving: bool,
-}
-
-impl Greeting<'_> {
-    async fn greet(self) -> Result<Greeted, DialError> {
-        let broken = |error: StreamError| match error {
-            StreamError::Lost(lost) => DialError::Lost(self.target.clone(), lost),
-            other => DialError::NotLevers9(self.target.clone(), other.to_string()),
-        };
-        let control = stream_open::Kind::Control(v1::ControlOpen {});
-        let stream = open_on(self.carrier, control).await.map_err(&broken)?;
-        let (mut send, mut recv) =
-            (stream.send.with_limit(limits::CONTROL), stream.recv.with_limit(limits::CONTROL));
-        let hello = v1::Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            build: levers9_wire::BUILD.to_owned(),
-            session: self.session.map(SessionId::to_wire).unwrap_or_default(),
-            moving: self.moving,
-            ..self.introduce.hello()
-        };
-        send.send(&frame(control_frame::Kind::Hello(hello))).await.map_err(&broken)?;
-        loop {
-            match recv.expect::<v1::ControlFrame>().await.map_err(&broken)?.kind {
-                Some(control_frame::Kind::Welcome(welcome)) => {
-                    let welcome = Arc::new(welcome);
-                    return Ok(Greeted { carrier: self.carrier.clone(), send, recv, welcome });
-                }
-                Some(control_frame::Kind::Refused(refused)) => {
-                    let code = refused.code();
-                    let text = levers9_wire::name::printable(&refused.text, 500);
-                    return Err(DialError::Refused { code, text });
-                }
-                // Anything else before a Welcome, known or not, means nothing yet.
-                _ => {}
-            }
-        }
-    }
-}
-
-/// The control stream of this side once welcomed.
-struct Greeted {
-    carrier: Carrier,
-    send: FrameSend,
-    recv: FrameRecv,
-    welcome: Arc<v1::Welcome>,
-}
-
-impl Runner {
-    async fn run(mut self) {
-        let stop = self.stop.clone();
-        let mut said: Option<String> = None;
-        loop {
-            let attempt = stop.run_until_cancelled(self.attempt()).await;
-            let (outage, why) = match attempt {
-                None => break,
-                Some(Ok(greeted)) => {
-                    said = None;
-                    let Some(lost) = self.serve(greeted).await else { break };
-                    let why = DialError::Lost(self.dialer.target(), lost);
-                    (Outage::Lost { spread: self.spread }, why)
-                }
-                Some(Err(error)) if error.retry() == levers9_wire::RetryClass::Fatal => {
-                    (Outage::Refused, error)
-                }
-                Some(Err(error)) => {
-                    // A fresh socket next time: this one may be on a network that is gone.
-                    self.endpoint = None;
-                    (Outage::Failed, error)
-                }
-            };
-            let pause = self.backoff.pause(outage, &mut self.rng);
-            let words = why.to_string();
-            if said.as_ref() != Some(&words) {
-                tracing::warn!(problem = %words, "no session with the controlplane; trying again until there is one");
-                said = Some(words);
-            }
-            let until = Instant::now() + pause;
-            self.status.send_replace(Status::Waiting { why: Arc::new(why), until });
-            if stop.run_until_cancelled(sleep_until(until)).await.is_none() {
-                break;
-            }
-            self.status.send_replace(Status::Dialing);
-        }
-        if let Some(endpoint) = self.endpoint.take() {
-            endpoint.close(ResetCode::Done, "", Duration::from_millis(500)).await;
-        }
-        self.status.send_replace(Status::Closed);
-    }
-
-    /// Dials and greets.
-    async fn attempt(&mut self) -> Result<Greeted, DialError> {
-        let endpoint = match &self.endpoint {
-            Some(endpoint) => endpoint.clone(),
-            None => {
-                let fresh = (self.endpoints)().map_err(|e| DialError::Socket(e.to_string()))?;
-                self.endpoint.insert(fresh).clone()
-            }
-        };
-        let addresses = self.dialer.addresses().await?;
-        let deadline = Instant::now() + ATTEMPT;
-        let mut race = self.dialer.race(&endpoint, addresses);
-        let result = loop {
-            let Ok(Some(carrier)) = timeout_at(deadline, race.next()).await else {
-                break Err(race.verdict().await);
-            };
-            // Where there is another way, one that is mute is not waited for.
-            let patience = if race.has_more() { GREETING } else { ATTEMPT };
-            let greeting = Greeting {
-                carrier: &carrier,
-                introduce: &*self.introduce,
-                session: self.session,
-                target: self.dialer.target(),
-                moving: false,
-            };
-            match timeout(patience, greeting.greet()).await {
-                Ok(Ok(greeted)) => break Ok(greeted),
-                Ok(Err(error @ DialError::Refused { .. })) => {
-                    carrier.close(ResetCode::Done, "");
-                    break Err(error);
-                }
-                Ok(Err(error)) => {
-                    carrier.close(ResetCode::Done, "");
-                    race.in_vain(carrier.kind(), error);
-                }
-                Err(_) => {
-                    carrier.close(ResetCode::Timeout, "no welcome");
-                    race.in_vain(carrier.kind(), DialError::NoWelcome(self.dialer.target()));
-                }
-            }
-        };
-        let failed = race.failed();
-        drop(race);
-        self.dialer.tried(failed);
-        if let Ok(Greeted { welcome, .. }) = &result {
-            self.took(welcome);
-        }
-        result
-    }
-
-    /// Serves a session until its last carrier is lost (`Some`) or the link is
-    /// shut down (`None`). On a fallback it looks for something better, and
-    /// moves there when it finds it.
-    async fn serve(&mut self, greeted: Greeted) -> Option<Lost> {
-        let current = self.ride(greeted);
-        let moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
-        let mut awake = Awake::new(self.dialer.is_real().then(|| current.carrier.peer()));
-        let mut on = Carriers { current, left: None, moves, probe: None };
-        loop {
-            tokio::select! {
-                biased;
-                () = self.stop.cancelled() => {
-                    on.leave();
-                    on.current.say_goodbye().await;
-                    return None;
-                }
-                said = on.current.keep(&self.drain) => if let Some(lost) = self.heard(&mut on, said) {
-                    return Some(lost);
-                },
-                said = keep_left(&mut on.left, &self.drain) => self.heard_of_left(&mut on, &said),
-                probed = result_of(&mut on.probe) => self.probed(&mut on, probed),
-                () = sleep_until(on.moves.next().unwrap_or_else(far)) => self.do_due(&mut on),
-                change = awake.changed() => {
-                    on.current.ask(change);
-                    on.left.iter_mut().for_each(|left| left.ask(change));
-                    on.moves.network_changed(Instant::now());
-                }
-            }
-        }
-    }
-
-    /// Something of the carrier in use; why it is lost, when that ends the session.
-    fn heard(&mut self, on: &mut Carriers, said: Said) -> Option<Lost> {
-        match said {
-            // Whoever pings us is alive and serves us: the outage is over.
-            Said::Pinged => self.backoff.proved(),
-            // What was left may be better after all; the other side sees the same.
-            Said::Quiet if on.left.is_some() => self.swap(on),
-            Said::Quiet if self.session.is_some() && on.moves.suspected() => {
-                on.probe = Some(self.probe(self.dialer.clone()));
-            }
-            Said::Quiet => {}
-            Said::Lost(lost) => {
-                on.current.close();
-                let Some(back) = on.left.take() else { return Some(lost) };
-                tracing::info!(%lost, kind = %back.carrier.kind(), "back on the carrier the session had left");
-                on.current = back;
-                self.show(&on.current);
-                on.moves.fell_back(Instant::now(), self.may_move(&on.current), &mut self.rng);
-            }
-        }
-        None
-    }
-
-    /// Something of the carrier that was left.
-    fn heard_of_left(&mut self, on: &mut Carriers, said: &Said) {
-        let better = on.left.as_ref().is_some_and(|left| left.carrier.kind() < on.current.carrier.kind());
-        match said {
-            // One that was quiet and is the better one is there again.
-            Said::Pinged if better => self.swap(on),
-            Said::Pinged | Said::Quiet => {}
-            Said::Lost(_) => {
-                on.leave();
-                on.moves.gone();
-            }
-        }
-    }
-
-    /// Goes back to the carrier that was left, and leaves the other.
-    fn swap(&mut self, on: &mut Carriers) {
-        if let Some(left) = &mut on.left {
-            std::mem::swap(left, &mut on.current);
-            self.show(&on.current);
-            on.moves.moved(Instant::now(), self.may_move(&on.current), &mut self.rng);
-        }
-    }
-
-    /// Moves to what was found, if anything was.
-    fn probed(&mut self, on: &mut Carriers, probed: Result<(Endpoint, Greeted), DialError>) {
-        on.probe = None;
-        match probed {
-            Ok((endpoint, greeted)) => {
-                self.endpoint = Some(endpoint);
-                self.took(&greeted.welcome);
-                greeted.carrier.permit_streams(on.current.carrier.permitted());
-                let older = std::mem::replace(&mut on.current, self.ride(greeted));
-                let kind = on.current.carrier.kind();
-                tracing::info!(%kind, why = %on.current.carrier.why(), "the session moves to another carrier");
-                // One that was left before had its time.
-                on.leave();
-                on.left = Some(older);
-                on.moves.moved(Instant::now(), self.may_move(&on.current), &mut self.rng);
-            }
-            Err(problem) => {
-                tracing::debug!(%problem, "no better carrier");
-                on.moves.failed(Instant::now(), &mut self.rng);
-            }
-        }
-    }
-
-    fn do_due(&mut self, on: &mut Carriers) {
-        match on.moves.poll(Instant::now()) {
-            Task::Nothing => {}
-            Task::Probe => on.probe = Some(self.probe(self.dialer.over_quic_only())),
-            Task::Look => {
-                on.moves.looked(Instant::now(), on.left.as_ref().is_some_and(Riding::is_used));
-            }
-            Task::Leave => on.leave(),
-        }
-    }
-
-    /// Whether a session on this carrier may look for a better one.
-    fn may_move(&self, current: &Riding) -> bool {
-        current.carrier.kind().is_fallback() && self.session.is_some()
-    }
-
-    fn ride(&self, greeted: Greeted) -> Riding {
-        let watched = self.dialer.has_fallback() && !greeted.carrier.kind().is_fallback();
-        let riding = Riding::new(greeted, self.opened.clone(), watched);
-        self.show(&riding);
-        riding
-    }
-
-    fn show(&self, riding: &Riding) {
-        let (carrier, welcome) = (riding.carrier.clone(), Arc::clone(&riding.welcome));
-        self.status.send_replace(Status::Online { carrier, welcome });
-    }
-
-    fn took(&mut self, welcome: &v1::Welcome) {
-        self.session = SessionId::from_wire(&welcome.session).ok().flatten();
-        self.spread = Duration::from_millis(welcome.reconnect_spread_ms);
-        self.introduce.welcomed(welcome);
-    }
-
-    /// Looks for another carrier, and asks to move the session there.
-    fn probe(&mut self, mut dialer: Dialer) -> Probing {
-        let endpoint = (self.endpoints)().map_err(|e| DialError::Socket(e.to_string()));
-        let introduce = Arc::clone(&self.introduce);
-        let session = self.session;
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            let endpoint = endpoint?;
-            let carrier = dialer.dial(&endpoint, PROBE).await?;
-            let target = dialer.target();
-            let greeting =
-                Greeting { carrier: &carrier, introduce: &*introduce, session, target, moving: true };
-            let greeted = timeout(GREETING, greeting.greet()).await;
-            let greeted = greeted.unwrap_or_else(|_| Err(DialError::NoWelcome(dialer.target())));
-            match greeted {
-                Ok(greeted) => Ok((endpoint, greeted)),
-                Err(error) => {
-                    carrier.close(ResetCode::Done, "");
-                    Err(error)
-                }
-            }
-        }))
-    }
-}
-
-/// What a session rides on: the carrier in use, the one that was left, and the
-/// look for another.
-struct Carriers {
-    current: Riding,
-    left: Option<Riding>,
-    moves: Moves,
-    probe: Option<Probing>,
-}
-
-impl Carriers {
-    /// Closes what was left.
-    fn leave(&mut self) {
-        self.left.take().iter().for_each(Riding::close);
-    }
-}
-
-/// A look for a better carrier.
-type Probing = AbortOnDropHandle<Result<(Endpoint, Greeted), DialError>>;
-
-/// What became of it; for ever when there is none. Cancel safe.
-async fn result_of(probe: &mut Option<Probing>) -> Result<(Endpoint, Greeted), DialError> {
-    match probe {
-        Some(probe) => probe.await.unwrap_or_else(|error| Err(DialError::Socket(error.to_string()))),
-        None => std::future::pending().await,
-    }
-}
-
-/// What is said on the carrier that was left; for ever when there is none. Cancel safe.
-async fn keep_left(left: &mut Option<Riding>, drain: &CancellationToken) -> Said {
-    match left {
-        Some(left) => left.keep(drain).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn far() -> Instant {
-    Instant::now() + Duration::from_secs(3600)
 }
 
 pub(crate) fn frame(kind: control_frame::Kind) -> v1::ControlFrame {

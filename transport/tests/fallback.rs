@@ -140,7 +140,7 @@ async fn a_host_without_udp_is_reached_over_tcp_soon() {
         done.unwrap();
     }
     assert!(carrier.rtt() > Duration::ZERO);
-    assert!(server.acceptor.shutdown("bye", Duration::from_secs(5)).await);
+    assert!(server.acceptor.shutdown("bye", Duration::ZERO, Duration::from_secs(5)).await);
     let lost = timeout(Duration::from_secs(1), carrier.closed()).await.unwrap();
     assert!(matches!(lost, Lost::Closed(_, words) if words == "bye"));
 }

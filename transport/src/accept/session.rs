@@ -11,7 +11,7 @@ use std::time::Duration;
 use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
 use levers9_wire::{InstanceId, SessionId};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::carrier::{Carrier, Lost};
@@ -23,6 +23,30 @@ use crate::stream::{FrameRecv, FrameSend, Stream, StreamError};
 const UNTAKEN: usize = 16;
 /// Carriers a session may have at once.
 const CARRIERS: usize = 2;
+
+/// How long a peer may take to hear a goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What peers are told when this side is about to stop.
+#[derive(Debug, Clone)]
+pub(super) enum Parting {
+    /// Nothing: it goes on.
+    No,
+    /// To go elsewhere.
+    Drain {
+        /// When it closes.
+        until: Instant,
+        /// Where else to dial.
+        alternatives: Arc<[String]>,
+    },
+    /// Goodbye.
+    Bye {
+        /// When it means to be back; zero when it does not.
+        back_in: Duration,
+        /// Why.
+        words: Arc<str>,
+    },
+}
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -274,6 +298,7 @@ pub(super) struct Keeper {
     send: FrameSend,
     recv: FrameRecv,
     ping_every: Duration,
+    parting: watch::Receiver<Parting>,
     quiet: Arc<AtomicBool>,
     ending: Option<Ending>,
     acceptor: AbortOnDropHandle<()>,
@@ -295,13 +320,15 @@ impl Keeper {
     pub(super) fn new(
         live: Arc<Live>,
         carrier: Carrier,
-        send: FrameSend,
-        recv: FrameRecv,
+        (send, recv): (FrameSend, FrameRecv),
         ping_every: Duration,
+        mut parting: watch::Receiver<Parting>,
     ) -> Option<Self> {
         let (line, quiet) = live.join(&carrier)?;
         let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), line)));
-        Some(Self { live, carrier, send, recv, ping_every, quiet, ending: None, acceptor })
+        // What was said before this one came is said to it too.
+        parting.mark_changed();
+        Some(Self { live, carrier, send, recv, ping_every, parting, quiet, ending: None, acceptor })
     }
 
     /// Runs until the carrier is gone.
@@ -319,6 +346,15 @@ impl Keeper {
             let due = tokio::select! {
                 biased;
                 lost = self.carrier.closed() => return Ending::Lost(lost),
+                Ok(()) = self.parting.changed() => {
+                    let parting = self.parting.borrow_and_update().clone();
+                    match parting {
+                        Parting::No => {}
+                        Parting::Drain { until, alternatives } => self.say_drain(until, &alternatives),
+                        Parting::Bye { back_in, words } => return self.say_goodbye(back_in, &words).await,
+                    }
+                    continue;
+                }
                 sent = self.send.flush(), if self.send.has_pending() => match sent {
                     Ok(()) => continue,
                     Err(error) => return self.give_up(lost_by(error)),
@@ -353,6 +389,32 @@ impl Keeper {
                 Due::Dead => return self.give_up(Lost::TimedOut),
             }
         }
+    }
+
+    fn say_drain(&mut self, until: Instant, alternatives: &[String]) {
+        let left = until.saturating_duration_since(Instant::now()).as_millis();
+        let drain = v1::Drain {
+            // Nothing left is still no leave to stay.
+            deadline_ms: u64::try_from(left).unwrap_or(u64::MAX).max(1),
+            alternatives: alternatives.to_vec(),
+        };
+        let _too_large = self.send.queue(&frame(control_frame::Kind::Drain(drain)));
+    }
+
+    /// Says goodbye, and closes once the peer has heard it or takes too long.
+    async fn say_goodbye(&mut self, back_in: Duration, words: &str) -> Ending {
+        let back_in_ms = u64::try_from(back_in.as_millis()).unwrap_or(u64::MAX);
+        let bye = frame(control_frame::Kind::Bye(v1::Bye { reason: words.to_owned(), back_in_ms }));
+        let said = async {
+            self.send.send(&bye).await?;
+            self.send.finish_and_deliver().await
+        };
+        tokio::select! {
+            _heard = timeout(GOODBYE, said) => {}
+            _lost = self.carrier.closed() => {}
+        }
+        self.carrier.close(ResetCode::Draining, words);
+        Ending::Lost(self.carrier.lost().unwrap_or(Lost::TimedOut))
     }
 
     fn give_up(&self, lost: Lost) -> Ending {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use levers9_wire::Reset;
 use levers9_wire::v1::{self, ResetCode, control_frame};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -11,13 +12,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::awake::Change;
-use super::{Greeted, Opened, accept_streams, frame, lost_by};
+use super::run::Greeted;
+use super::{Opened, accept_streams, frame, lost_by};
 use crate::carrier::{Carrier, Lost};
 use crate::session::{DEAD_AFTER, Due, Liveness, Quiet, Silence};
 use crate::stream::{FrameRecv, FrameSend};
 
 /// Halves of the control stream.
 const CONTROL: usize = 2;
+
+/// How long a peer that has said goodbye may take to close.
+const CLOSES: Duration = Duration::from_secs(1);
 
 /// What is to be known of a carrier.
 #[derive(Debug)]
@@ -26,6 +31,10 @@ pub(super) enum Said {
     Pinged,
     /// Nothing comes where something should.
     Quiet,
+    /// The controlplane stops, and says by when and where else to go.
+    Drain(v1::Drain),
+    /// It says goodbye, and when it means to be back.
+    Bye(Duration),
     /// It is gone.
     Lost(Lost),
 }
@@ -33,6 +42,8 @@ pub(super) enum Said {
 pub(super) struct Riding {
     pub(super) carrier: Carrier,
     pub(super) welcome: Arc<v1::Welcome>,
+    /// Which session of the link's it carries.
+    pub(super) home: u64,
     send: FrameSend,
     recv: FrameRecv,
     liveness: Liveness,
@@ -40,19 +51,32 @@ pub(super) struct Riding {
     silence: Option<Silence>,
     /// The peer was told that nothing more is taken.
     told: bool,
+    /// Until when it may close, once it has said goodbye, and its words.
+    bye: Option<(Instant, String)>,
     _acceptor: AbortOnDropHandle<()>,
 }
 
 impl Riding {
     /// `watched`: whether it is to say when it has gone quiet.
-    pub(super) fn new(greeted: Greeted, opened: mpsc::Sender<Box<Opened>>, watched: bool) -> Self {
+    pub(super) fn new(greeted: Greeted, home: u64, opened: mpsc::Sender<Box<Opened>>, watched: bool) -> Self {
         let Greeted { carrier, send, recv, welcome } = greeted;
         let acceptor = AbortOnDropHandle::new(tokio::spawn(accept_streams(carrier.clone(), opened)));
         let liveness = Liveness::new(Instant::now(), None, DEAD_AFTER);
         let every = Duration::from_millis(welcome.ping_interval_ms);
         let silence =
             (watched && !every.is_zero() && every < DEAD_AFTER).then(|| Silence::new(Instant::now(), every));
-        Self { carrier, welcome, send, recv, liveness, silence, told: false, _acceptor: acceptor }
+        Self {
+            carrier,
+            welcome,
+            home,
+            send,
+            recv,
+            liveness,
+            silence,
+            told: false,
+            bye: None,
+            _acceptor: acceptor,
+        }
     }
 
     /// Keeps the control stream until there is something to be known. Cancel safe.
@@ -70,7 +94,7 @@ impl Riding {
                     Ok(()) => continue,
                     Err(error) => return Said::Lost(lost_by(error)),
                 },
-                frame = self.recv.next::<v1::ControlFrame>() => match frame {
+                frame = self.recv.next::<v1::ControlFrame>(), if self.bye.is_none() => match frame {
                     Ok(Some(received)) => {
                         self.heard();
                         match self.control(received) {
@@ -83,6 +107,7 @@ impl Riding {
                     }
                     Err(error) => return Said::Lost(lost_by(error)),
                 },
+                lost = gone_after(&self.bye) => return Said::Lost(lost),
                 quiet = quiet_on(&mut self.silence) => match quiet {
                     Quiet::No => continue,
                     // No nonce that liveness would take for its own.
@@ -127,9 +152,14 @@ impl Riding {
                 self.liveness.pong(nonce, Instant::now());
             }
             Some(control_frame::Kind::Bye(bye)) => {
-                tracing::info!(reason = %levers9_wire::name::printable(&bye.reason, 200), "the controlplane says goodbye");
+                let reason = levers9_wire::name::printable(&bye.reason, 200);
+                tracing::info!(%reason, "the controlplane says goodbye");
+                self.bye = Some((Instant::now() + CLOSES, reason));
+                return Some(Said::Bye(Duration::from_millis(bye.back_in_ms)));
             }
-            // A drain without alternatives asks for nothing: streams go on to their end.
+            Some(control_frame::Kind::Drain(drain)) if drain.deadline_ms > 0 => {
+                return Some(Said::Drain(drain));
+            }
             Some(control_frame::Kind::Drain(_)) => {}
             _ => tracing::warn!("the controlplane sent a control frame this build does not know"),
         }
@@ -165,6 +195,18 @@ impl Riding {
         self.recv.stop(ResetCode::Done);
         self.close();
         let _told = timeout(Duration::from_millis(500), self.carrier.told()).await;
+    }
+}
+
+/// When a peer that has said goodbye is taken to be gone, since the packet
+/// that says so may be lost. Cancel safe.
+async fn gone_after(bye: &Option<(Instant, String)>) -> Lost {
+    match bye {
+        Some((until, reason)) => {
+            sleep_until(*until).await;
+            Lost::Closed(Reset::remote(ResetCode::Draining as u64), reason.clone())
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -16,6 +16,13 @@ pub enum Outage {
         /// The span.
         spread: Duration,
     },
+    /// The peer said when it means to be back, and over which span to come.
+    Told {
+        /// From now.
+        back_in: Duration,
+        /// The span.
+        spread: Duration,
+    },
     /// An attempt got no answer or a passing error.
     Failed,
     /// The peer refuses this process and will until something changes.
@@ -34,6 +41,10 @@ impl Backoff {
         let (shortest, longest) = BACKOFF;
         match outage {
             Outage::Refused => REFUSED_PAUSE,
+            Outage::Told { back_in, spread } => {
+                self.failures = self.failures.max(1);
+                back_in.min(longest) + up_to(spread.clamp(shortest, longest), rng)
+            }
             Outage::Lost { spread } if self.failures == 0 => {
                 self.failures = 1;
                 up_to(spread.clamp(shortest / 5, longest), rng)

@@ -3,7 +3,9 @@
 //! as late each time up to 5 min, and at once when the network has changed. It
 //! moves by itself once QUIC answers; what runs on the carrier it leaves may
 //! end there, for a minute at most. A path that works only now and then is
-//! asked as seldom as one that never does. [`crate::link`] is the shell.
+//! asked as seldom as one that never does. A controlplane that stops sends its
+//! sessions elsewhere: there, too, what runs may end where it is, until the
+//! controlplane closes. [`crate::link`] is the shell.
 
 use std::time::Duration;
 
@@ -18,6 +20,10 @@ pub const LEAVE_WITHIN: Duration = Duration::from_secs(60);
 pub const SETTLED: Duration = Duration::from_secs(2);
 /// How often to look whether it has any.
 const LOOK: Duration = Duration::from_millis(500);
+/// The first and the longest pause between two attempts to get elsewhere.
+const ELSEWHERE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// How much longer than it said a controlplane that stops may take to close.
+const SLACK: Duration = Duration::from_secs(5);
 
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub enum Task {
     /// Look whether a better carrier can be had, and say so with
     /// [`Moves::failed`] or [`Moves::moved`].
     Probe,
+    /// Look for another controlplane, and say as after a probe.
+    Elsewhere,
     /// Say with [`Moves::looked`] whether the carrier that was left is used.
     Look,
     /// Close the carrier that was left.
@@ -43,6 +51,15 @@ pub struct Moves {
     probing: bool,
     since: Instant,
     left: Option<Left>,
+    evicted: Option<Evicted>,
+}
+
+/// The controlplane stops.
+#[derive(Debug, Clone, Copy)]
+struct Evicted {
+    until: Instant,
+    at: Instant,
+    pause: Duration,
 }
 
 /// The carrier that was left.
@@ -51,6 +68,8 @@ struct Left {
     until: Instant,
     look_at: Instant,
     unused_since: Option<Instant>,
+    /// Until when its controlplane stops; it closes the carrier itself.
+    evicted: Option<Instant>,
 }
 
 impl Left {
@@ -64,8 +83,15 @@ impl Moves {
     /// A session that begins, on a fallback or not.
     #[must_use]
     pub fn new(now: Instant, fallback: bool, rng: &mut impl Rng) -> Self {
-        let mut moves =
-            Self { fallback, pause: PROBES.0, probe_at: None, probing: false, since: now, left: None };
+        let mut moves = Self {
+            fallback,
+            pause: PROBES.0,
+            probe_at: None,
+            probing: false,
+            since: now,
+            left: None,
+            evicted: None,
+        };
         moves.schedule(now, rng);
         moves
     }
@@ -73,13 +99,19 @@ impl Moves {
     /// When [`Moves::poll`] has something to say.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        // Who has just moved first leaves for good.
-        self.left.map(|left| left.look_at.min(left.ends())).or(self.probe_at)
+        let evicted = self.evicted.filter(|_| !self.probing).map(|evicted| evicted.at);
+        // Who has just moved first leaves for good, unless it has to go again.
+        let left = self.left.map(|left| left.look_at.min(left.ends()));
+        evicted.into_iter().chain(left).min().or(self.probe_at.filter(|_| self.evicted.is_none()))
     }
 
     /// What is to be done at `now`.
     pub fn poll(&mut self, now: Instant) -> Task {
-        if self.left.is_none() && self.probe_at.is_some_and(|at| now >= at) {
+        if !self.probing && self.evicted.is_some_and(|evicted| now >= evicted.at) {
+            self.probing = true;
+            return Task::Elsewhere;
+        }
+        if self.left.is_none() && self.evicted.is_none() && self.probe_at.is_some_and(|at| now >= at) {
             (self.probe_at, self.probing) = (None, true);
             return Task::Probe;
         }
@@ -111,9 +143,27 @@ impl Moves {
         }
     }
 
+    /// The controlplane stops within a time, and the session is to go elsewhere
+    /// before: anywhere in a span, so that many do not come there together.
+    pub fn evicted(&mut self, now: Instant, within: Duration, spread: Duration, rng: &mut impl Rng) {
+        let at = now + spread.min(within / 4).mul_f64(rng.random_range(0.0..=1.0));
+        self.evicted = Some(Evicted { until: now + within, at, pause: ELSEWHERE.0 });
+    }
+
+    /// Whether the session may go back to the carrier it has left.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        self.left.is_some_and(|left| left.evicted.is_none())
+    }
+
     /// No better carrier can be had now.
     pub fn failed(&mut self, now: Instant, rng: &mut impl Rng) {
         self.probing = false;
+        if let Some(evicted) = &mut self.evicted {
+            evicted.at = now + evicted.pause.mul_f64(rng.random_range(0.5..=1.0));
+            evicted.pause = (evicted.pause * 2).min(ELSEWHERE.1);
+            return;
+        }
         self.pause = (self.pause * 2).min(PROBES.1);
         self.schedule(now, rng);
     }
@@ -122,7 +172,12 @@ impl Moves {
     /// is still there.
     pub fn moved(&mut self, now: Instant, fallback: bool, rng: &mut impl Rng) {
         (self.probing, self.fallback, self.since) = (false, fallback, now);
-        self.left = Some(Left { until: now + LEAVE_WITHIN, look_at: now + LOOK, unused_since: None });
+        let evicted = self.evicted.take().map(|evicted| evicted.until);
+        let (until, look_at) = match evicted {
+            Some(until) => (until + SLACK, until + SLACK),
+            None => (now + LEAVE_WITHIN, now + LOOK),
+        };
+        self.left = Some(Left { until, look_at, unused_since: None, evicted });
         self.schedule(now, rng);
     }
 
@@ -131,6 +186,11 @@ impl Moves {
         // One that did not last was no better.
         if now < self.since + PROBES.1 {
             self.pause = (self.pause * 2).min(PROBES.1);
+        }
+        // One that stops is to be left again.
+        if let Some(until) = self.left.and_then(|left| left.evicted) {
+            let at = now + ELSEWHERE.0.mul_f64(rng.random_range(0.0..=1.0));
+            self.evicted = Some(Evicted { until, at, pause: ELSEWHERE.0 });
         }
         (self.left, self.fallback, self.since) = (None, fallback, now);
         self.schedule(now, rng);
@@ -250,12 +310,47 @@ mod tests {
         assert_eq!(left_at - now, LEAVE_WITHIN);
     }
 
+    #[test]
+    fn one_that_is_sent_away_goes_on_trying_and_is_kept_where_it_was() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let mut moves = Moves::new(now, true, &mut rng);
+        moves.evicted(now, s(60), s(10), &mut rng);
+        let (mut at, task) = until_due(&mut moves).unwrap();
+        assert_eq!(task, Task::Elsewhere);
+        assert!(at - now <= s(10));
+        assert_eq!(moves.next(), None, "one attempt at a time");
+        for pause in [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000].map(Duration::from_millis) {
+            moves.failed(at, &mut rng);
+            let (again, task) = until_due(&mut moves).unwrap();
+            assert_eq!(task, Task::Elsewhere);
+            assert!(again - at >= pause / 2 && again - at <= pause, "{:?}", again - at);
+            at = again;
+        }
+        moves.moved(at, false, &mut rng);
+        assert!(!moves.may_return());
+        let (closed, task) = until_due(&mut moves).unwrap();
+        assert_eq!((task, closed - now), (Task::Leave, s(60) + SLACK), "it is not closed for being unused");
+    }
+
+    #[test]
+    fn one_that_is_back_where_it_was_sent_away_leaves_again() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let mut moves = Moves::new(now, false, &mut rng);
+        moves.evicted(now, s(60), Duration::ZERO, &mut rng);
+        assert_eq!(until_due(&mut moves), Some((now, Task::Elsewhere)));
+        moves.moved(now, false, &mut rng);
+        moves.fell_back(now + s(1), false, &mut rng);
+        let (at, task) = until_due(&mut moves).unwrap();
+        assert_eq!(task, Task::Elsewhere);
+        assert!(at <= now + s(1) + ELSEWHERE.0);
+    }
+
     proptest! {
         /// However the paths behave, nobody is asked all the time, nothing is
         /// left open, and who is on a fallback always looks again.
         #[test]
         fn never_asks_too_often_and_never_stops(
-            outcomes in prop::collection::vec((0..4u8, 0..120u64, any::<bool>()), 1..200), seed in any::<u64>()
+            outcomes in prop::collection::vec((0..5u8, 0..120u64, any::<bool>()), 1..200), seed in any::<u64>()
         ) {
             let (start, mut rng) = (Instant::now(), StdRng::seed_from_u64(seed));
             let mut moves = Moves::new(start, true, &mut rng);
@@ -283,6 +378,11 @@ mod tests {
                             moves.failed(now, &mut rng);
                         }
                     }
+                    Task::Elsewhere if used => moves.failed(now, &mut rng),
+                    Task::Elsewhere => {
+                        moves.moved(now, fallback, &mut rng);
+                        left_since = Some(now);
+                    }
                     Task::Look => {
                         moves.looked(now, used);
                         if outcome == 1 && lives < 3 {
@@ -293,7 +393,10 @@ mod tests {
                     Task::Leave => left_since = None,
                     Task::Nothing => {}
                 }
-                prop_assert!(left_since.is_none_or(|since| now <= since + LEAVE_WITHIN + LOOK));
+                if outcome == 4 && left_since.is_none() {
+                    moves.evicted(now, s(60), s(lives), &mut rng);
+                }
+                prop_assert!(left_since.is_none_or(|since| now <= since + LEAVE_WITHIN + SLACK + LOOK));
                 prop_assert!(!fallback || moves.next().is_some());
             }
             for pair in probed.windows(2) {

@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod drains;
 mod hostile;
 mod links;
 mod moves;

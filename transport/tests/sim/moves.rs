@@ -292,7 +292,7 @@ async fn refusals_and_drains_read_the_same_over_tcp() {
     assert_eq!((reset.code, words.as_str()), (ResetCode::Revoked, "the token was revoked"));
     online(&link, s(2)).await;
     let carrier = rides_on(&link);
-    assert!(server.acceptor.shutdown("back soon", s(5)).await);
+    assert!(server.acceptor.shutdown("back soon", s(1), s(5)).await);
     let Lost::Closed(reset, words) = timeout(s(1), carrier.closed()).await.unwrap() else { panic!() };
     assert_eq!((reset.code, words.as_str()), (ResetCode::Draining, "back soon"));
 }

@@ -144,7 +144,7 @@ async fn a_short_idle_timeout_gets_more_pings_instead_of_disconnects() {
 }
 
 #[derive(Debug)]
-struct Names(Mutex<Vec<SocketAddr>>);
+pub(crate) struct Names(pub(crate) Mutex<Vec<SocketAddr>>);
 
 #[async_trait]
 impl Resolve for Names {
@@ -218,7 +218,7 @@ async fn shutting_down_is_bounded_and_the_others_are_told() {
         let Status::Waiting { why, .. } = told else { panic!("waiting") };
         why.to_string()
     });
-    server.acceptor.shutdown("upgrading", s(3)).await;
+    server.acceptor.shutdown("upgrading", s(1), s(3)).await;
     assert!(began.elapsed() <= s(7), "took {:?}", began.elapsed());
     let why = waiting.await.unwrap();
     assert!(why.contains("upgrading"), "{why}");

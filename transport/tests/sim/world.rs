@@ -250,7 +250,12 @@ impl World {
     }
 
     fn server_with(&self, listener: Option<Listener>) -> Server {
-        let socket = sim::as_socket(&self.network.socket(server_address()));
+        self.server_at(server_address(), listener)
+    }
+
+    /// A server that shows the same certificate at another address.
+    pub(crate) fn server_at(&self, at: SocketAddr, listener: Option<Listener>) -> Server {
+        let socket = sim::as_socket(&self.network.socket(at));
         let endpoint =
             Endpoint::on(socket, &self.settings, Some(&self.identity), Some(self.seed_for(u16::MAX)))
                 .unwrap();
@@ -285,7 +290,16 @@ impl World {
         token: &str,
         resolver: Option<(Arc<dyn Resolve>, &str)>,
     ) -> (Link, mpsc::Receiver<Box<Opened>>) {
-        self.link_by(number, token, resolver, None)
+        self.link_by(number, token, resolver, None, false)
+    }
+
+    /// A link that may have several carriers at once, with a resolver for a name.
+    pub(crate) fn link_that_moves(
+        &self,
+        number: u16,
+        resolver: Option<(Arc<dyn Resolve>, &str)>,
+    ) -> (Link, mpsc::Receiver<Box<Opened>>) {
+        self.link_by(number, "token", resolver, None, true)
     }
 
     /// A link that goes by TCP where UDP does not get through.
@@ -296,7 +310,7 @@ impl World {
         pipes: &Arc<Pipes>,
     ) -> (Link, mpsc::Receiver<Box<Opened>>) {
         let via: Arc<dyn Via> = Arc::<Pipes>::clone(pipes);
-        self.link_by(number, token, None, Some(Fallback::default().with_via(via)))
+        self.link_by(number, token, None, Some(Fallback::default().with_via(via)), true)
     }
 
     fn link_by(
@@ -305,6 +319,8 @@ impl World {
         token: &str,
         resolver: Option<(Arc<dyn Resolve>, &str)>,
         fallback: Option<Fallback>,
+        // A link that looks for other carriers has several sockets at once.
+        several: bool,
     ) -> (Link, mpsc::Receiver<Box<Opened>>) {
         let mut address = self.address();
         let mut rng = StdRng::from_seed(self.seed_for(number));
@@ -316,8 +332,6 @@ impl World {
         if let Some((resolver, _)) = resolver {
             dialer = dialer.with_resolver(resolver);
         }
-        // A link that looks for other carriers has several sockets at once.
-        let several = fallback.is_some();
         if let Some(fallback) = fallback {
             dialer = dialer.with_fallback(fallback);
         }

@@ -174,6 +174,10 @@ pub struct Welcome {
     pub workspace_name: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
     pub token_kind: ::prost::alloc::string::String,
+    /// The carrier joined the session that the Hello named. Otherwise the session
+    /// is a new one there, and what belongs to the earlier one is begun again.
+    #[prost(bool, tag = "11")]
+    pub joined: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refused {
@@ -192,10 +196,15 @@ pub struct Pong {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
 }
+/// From a dialer: it takes nothing more. From a controlplane: it stops. Streams
+/// may go on for the deadline; the session is to go on elsewhere before.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Drain {
+    /// From now; 0 asks for nothing.
     #[prost(uint64, tag = "1")]
     pub deadline_ms: u64,
+    /// Where else to dial, as host:port, before the other addresses of the name
+    /// that was dialed: the same certificate is shown there.
     #[prost(string, repeated, tag = "2")]
     pub alternatives: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
