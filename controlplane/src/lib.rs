@@ -21,6 +21,7 @@ pub mod outcome;
 pub mod places;
 pub mod ports;
 pub mod reach;
+pub mod recover;
 pub mod runs;
 pub mod scheduler;
 pub mod seal;

@@ -4,16 +4,17 @@
 //! one begins where the worker says the container still is.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use levers9_transport::accept::SessionHandle;
 use levers9_transport::stream::{Stream, StreamError};
 use levers9_wire::v1::{self, run_event, run_order, stream_open};
 use levers9_wire::{ContainerId, Generation};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::outcome::{self, Known};
 use crate::places::About;
+use crate::scheduler::fence_of;
 use crate::state::{Shared, now_ms};
 use crate::store::{Applied, AttemptState, Fence, Finish, StoreError, TaskNow, TaskStatus};
 
@@ -26,34 +27,106 @@ const STORE_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 
 type Key = (ContainerId, Generation);
 
-/// Where to send stops.
+/// A container that is driven.
+#[derive(Debug)]
+struct Driven {
+    stops: mpsc::Sender<v1::StopContainer>,
+    /// It was told to stop.
+    told: bool,
+}
+
+/// Where to send stops, and what was ordered and not heard of yet.
 #[derive(Debug, Default)]
 pub struct Runs {
-    stops: Mutex<HashMap<Key, mpsc::Sender<v1::StopContainer>>>,
+    driven: Mutex<HashMap<Key, Driven>>,
+    unheard: watch::Sender<usize>,
+}
+
+/// Something that is ordered and not heard of yet, until it is dropped.
+#[derive(Debug)]
+pub struct Unheard(watch::Sender<usize>);
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Runs {
+    fn driven(&self) -> MutexGuard<'_, HashMap<Key, Driven>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells a driven container to stop; `false` when nobody drives it now.
     pub fn stop(&self, container: ContainerId, generation: Generation, stop: v1::StopContainer) -> bool {
-        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut driven = self.driven();
+        let Some(one) = driven.get_mut(&(container, generation)) else { return false };
         // A stop that is in line already says the same.
-        stops.get(&(container, generation)).is_some_and(|to| to.try_send(stop).is_ok())
+        let sent = one.stops.try_send(stop).is_ok();
+        one.told |= sent;
+        sent
     }
 
     fn register(&self, key: Key) -> mpsc::Receiver<v1::StopContainer> {
-        let (to, stops) = mpsc::channel(4);
-        self.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(key, to);
-        stops
+        let (stops, receiver) = mpsc::channel(4);
+        self.driven().insert(key, Driven { stops, told: false });
+        receiver
+    }
+
+    /// Notes that a drive has told its container to stop.
+    fn told(&self, key: Key) {
+        if let Some(one) = self.driven().get_mut(&key) {
+            one.told = true;
+        }
+    }
+
+    /// Whether a container is driven and was not told to stop.
+    fn goes_on(&self, key: Key) -> bool {
+        self.driven().get(&key).is_some_and(|one| !one.told)
     }
 
     /// To be called once the receiver is closed or dropped: a newer drive may
     /// have taken the place already, and its sender is open.
     fn forget(&self, key: Key) {
-        let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
-        if stops.get(&key).is_some_and(mpsc::Sender::is_closed) {
-            stops.remove(&key);
+        let mut driven = self.driven();
+        if driven.get(&key).is_some_and(|one| one.stops.is_closed()) {
+            driven.remove(&key);
         }
     }
+
+    /// Something is about to be ordered.
+    #[must_use]
+    pub fn order(&self) -> Unheard {
+        self.unheard.send_modify(|count| *count += 1);
+        Unheard(self.unheard.clone())
+    }
+
+    /// Waits until every container that was ordered has been heard of, or its
+    /// worker has gone. While this process may place tasks that is never so:
+    /// to be asked once it is draining. Cancel safe.
+    pub async fn all_begun(&self) {
+        let mut unheard = self.unheard.subscribe();
+        // The sender is this.
+        let _all = unheard.wait_for(|count| *count == 0).await;
+    }
+}
+
+/// Tells containers to stop whose tasks were asked to end at another process,
+/// which does not drive them any more.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pass_on_stops(state: &Shared) -> Result<(), StoreError> {
+    if state.runs.driven().is_empty() {
+        return Ok(());
+    }
+    for now in state.store.tasks_asked_to_end().await? {
+        let (Some(fence), Some(reason)) = (fence_of(&now), &now.task.cancel_reason) else { continue };
+        if state.runs.goes_on((fence.container, fence.generation)) {
+            state.runs.stop(fence.container, fence.generation, cancel_order(reason));
+        }
+    }
+    Ok(())
 }
 
 /// The stop that ends a cancelled task's container.
@@ -77,6 +150,8 @@ pub struct Drive {
     pub spec: Option<v1::ContainerSpec>,
     /// What is known of the container.
     pub about: About,
+    /// Held until it is heard of, when it is new.
+    pub unheard: Option<Unheard>,
 }
 
 /// Drives one container until it has ended or the session is gone. A stream
@@ -134,6 +209,7 @@ async fn run(
     // registered, then looks for the reason. One of them finds the other.
     if let Some(stop) = asked_to_stop(state, fence).await {
         order(&mut stream, run_order::Kind::Stop(stop)).await?;
+        state.runs.told((fence.container, fence.generation));
     }
     loop {
         tokio::select! {
@@ -143,6 +219,7 @@ async fn run(
                 let ended = matches!(event.kind, Some(run_event::Kind::Ended(_)));
                 store_event(state, fence, event).await;
                 drive.since_event = drive.since_event.max(sequence);
+                drive.unheard = None;
                 order(&mut stream, run_order::Kind::AckEvent(sequence)).await?;
                 if ended {
                     return stream.send.finish_and_deliver().await;
@@ -290,7 +367,11 @@ fn after(state: &Shared, fence: Fence, applied: Applied) {
                 state.placeable.notify_one();
             }
         }
-        Applied::Duplicate => {}
+        // Another process stored it; who follows here does not know.
+        Applied::Duplicate => {
+            state.logs.status_changed(fence.task);
+            state.placeable.notify_one();
+        }
         Applied::Stale => {
             tracing::info!(task = %fence.task, attempt = fence.number.0, "refused the report of an attempt that no longer counts");
         }

@@ -33,10 +33,12 @@ use crate::seal::{KeyFileError, Keyring};
 use crate::sessions::Sessions;
 use crate::state::{Options, Shared, State, now_ms};
 use crate::store::{Store, StoreError};
-use crate::{scheduler, workers};
+use crate::{recover, scheduler};
 
 /// How long peers may take to hear that the controlplane stops.
 const TELL: Duration = Duration::from_secs(3);
+/// When peers may look again whether another process has taken the place.
+const BACK: Duration = Duration::from_secs(1);
 /// How long running calls may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -244,9 +246,12 @@ impl Controlplane {
             data: config.data.clone(),
             placeable: Notify::new(),
             tasks: TaskTracker::new(),
+            leading: std::sync::atomic::AtomicBool::default(),
+            refreshes: recover::Refreshes::default(),
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
         });
-        recover(&state).await.map_err(StartError::Store)?;
+        recover::start(&state).await.map_err(StartError::Store)?;
         let identity = Identity { certificate: Arc::clone(&resolver), keys: reset_keys(&config.data)? };
         let acceptor = listen(&state, config, (sockets.quic, sockets.tcp), &identity, &transport)?;
         let rooms = TaskTracker::new();
@@ -334,7 +339,7 @@ impl Controlplane {
     pub async fn shutdown(self) -> Vec<&'static str> {
         let mut late = Vec::new();
         self.state.stopping.cancel();
-        if !self.acceptor.shutdown("the controlplane is shutting down", TELL).await {
+        if !self.acceptor.shutdown("the controlplane is shutting down", BACK, TELL).await {
             late.push("sessions");
         }
         if self.ports.shutdown(TELL).await > 0 {
@@ -455,22 +460,4 @@ fn listen(
     let runner = acceptor.clone();
     transport.handle().spawn(async move { runner.run().await });
     Ok(acceptor)
-}
-
-/// Brings memory in line with the database after a start.
-async fn recover(state: &Shared) -> Result<(), StoreError> {
-    workers::load(state).await?;
-    let (clusters, ordered) = (state.store.clusters().await?, state.store.pool_workers().await?);
-    state.clusters.load(clusters, ordered, tokio::time::Instant::now());
-    let now = now_ms();
-    for live in state.store.live_tasks().await? {
-        // Nobody has had time to come back: the grace begins anew.
-        if !live.task.detached {
-            state.store.set_callers_gone(live.task.id, Some(now)).await?;
-        }
-        if let (Some(fence), Some(attempt)) = (scheduler::fence_of(&live), &live.attempt) {
-            state.logs.begin(fence, attempt.base_line, attempt.log_next, live.task.lines_reserved);
-        }
-    }
-    Ok(())
 }

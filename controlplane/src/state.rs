@@ -3,6 +3,7 @@
 //! no decision of its own.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::logs::Logs;
 use crate::places::Places;
 use crate::ports::Doors;
 use crate::reach::{Benches, Counts};
+use crate::recover::Refreshes;
 use crate::runs::Runs;
 use crate::seal::Keyring;
 use crate::sessions::Sessions;
@@ -118,6 +120,13 @@ pub struct State {
     pub placeable: Notify,
     /// Tasks that belong to nobody else.
     pub tasks: TaskTracker,
+    /// Whether this process is the one that schedules.
+    pub leading: AtomicBool,
+    /// When memory was brought in line with the database.
+    pub refreshes: Refreshes,
+    /// Set when another process is to take over: nothing is placed or ordered
+    /// any more, and who goes from here goes there.
+    pub draining: CancellationToken,
     /// Set when the controlplane stops.
     pub stopping: CancellationToken,
 }

@@ -47,33 +47,6 @@ pub struct Arrival {
     pub inventory: Vec<Running>,
 }
 
-/// Puts the workers of the database in, as away: they have 90 s to come back.
-///
-/// # Errors
-/// When the database fails.
-pub async fn load(state: &Shared) -> Result<(), StoreError> {
-    for worker in state.store.workers().await? {
-        if worker.state == WorkerState::Gone {
-            continue;
-        }
-        state.sessions.put_worker(WorkerNow {
-            id: worker.id,
-            pool: worker.pool,
-            workspace: worker.workspace,
-            bound: worker.bound_workspace,
-            facts: worker.facts,
-            build: worker.build,
-            created_ms: worker.created_ms,
-            session: None,
-            token: None,
-            away_since: Some(Instant::now()),
-            given_up: worker.state == WorkerState::Unreachable,
-            cluster: worker.cluster,
-        });
-    }
-    Ok(())
-}
-
 /// Serves one worker until its session ends.
 pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
     let handle = session.handle().clone();
@@ -210,7 +183,7 @@ async fn attach(state: &Shared, session: &SessionHandle, now: &TaskNow) -> Resul
     }
     state.logs.status_changed(fence.task);
     let since_event = now.container.as_ref().map_or(0, |c| c.last_event);
-    let drive = Drive { fence, since_event, spec: None, about: now.into() };
+    let drive = Drive { fence, since_event, spec: None, about: now.into(), unheard: None };
     state.tasks.spawn(runs::drive(state.clone(), session.clone(), drive));
     Ok(())
 }
@@ -222,6 +195,10 @@ async fn leave(state: &Shared, session: &SessionHandle, arrival: &Arrival) {
     }
     match &ending {
         Ending::Lost(lost) => tracing::info!(worker = %arrival.worker, %lost, "a worker is away"),
+        // It goes to the process that takes over, and tells that one if it stops.
+        Ending::Bye(reason) if state.draining.is_cancelled() => {
+            tracing::info!(worker = %arrival.worker, %reason, "a worker leaves this process");
+        }
         Ending::Bye(reason) => {
             tracing::info!(worker = %arrival.worker, %reason, "a worker leaves");
             if let Err(error) = gone(state, arrival.worker).await {

@@ -9,7 +9,7 @@ pub mod orders;
 pub mod tend;
 pub mod view;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -105,6 +105,35 @@ pub struct Ordered {
     pub reason: String,
 }
 
+impl Ordered {
+    /// One whose order may be due: whether it was taken is not known, and it
+    /// has its effect once.
+    fn due(row: PoolWorker, now: Instant) -> Self {
+        Self { row, delivery: Delivery::Due(now), since: now, idle_since: None, reason: String::new() }
+    }
+
+    /// Is as far as the database says, when that is further.
+    fn reach(&mut self, state: PoolWorkerState, now: Instant) {
+        if state <= self.row.state {
+            return;
+        }
+        let delivery = match state {
+            PoolWorkerState::Running => Delivery::Done(now),
+            PoolWorkerState::Pending | PoolWorkerState::Stopping => Delivery::Due(now),
+        };
+        self.row.state = state;
+        (self.delivery, self.since, self.idle_since) = (delivery, now, None);
+        self.reason.clear();
+    }
+}
+
+/// Which clusters and workers on them are known.
+#[derive(Debug, Default)]
+pub struct Known {
+    clusters: HashSet<ClusterId>,
+    workers: HashSet<WorkerId>,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     clusters: HashMap<ClusterId, ClusterNow>,
@@ -127,23 +156,48 @@ impl Clusters {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in what the database knows, after a start.
-    pub fn load(&self, clusters: Vec<Cluster>, workers: Vec<PoolWorker>, now: Instant) {
+    /// What is known now.
+    #[must_use]
+    pub fn known(&self) -> Known {
+        let inner = self.lock();
+        Known {
+            clusters: inner.clusters.keys().copied().collect(),
+            workers: inner.workers.keys().copied().collect(),
+        }
+    }
+
+    /// Takes over what the database says. What was `known` before it was asked
+    /// and is gone there goes; gives the sessions of agents that are left over.
+    pub fn merge(
+        &self,
+        (clusters, workers): (Vec<Cluster>, Vec<PoolWorker>),
+        known: &Known,
+        now: Instant,
+    ) -> Vec<SessionHandle> {
         let mut inner = self.lock();
+        let (mut no_cluster, mut no_worker) = (known.clusters.clone(), known.workers.clone());
         for row in clusters {
-            inner.clusters.insert(row.id, ClusterNow::new(row));
+            no_cluster.remove(&row.id);
+            let cluster = inner.clusters.entry(row.id).or_insert_with(|| ClusterNow::new(row.clone()));
+            cluster.row = match cluster.session {
+                // It told its build and version itself.
+                Some(_) => Cluster {
+                    agent_build: std::mem::take(&mut cluster.row.agent_build),
+                    kubernetes: std::mem::take(&mut cluster.row.kubernetes),
+                    ..row
+                },
+                None => row,
+            };
         }
         for row in workers {
-            // Whether an order was taken is not known: it has its effect once.
-            let ordered = Ordered {
-                row,
-                delivery: Delivery::Due(now),
-                since: now,
-                idle_since: None,
-                reason: String::new(),
-            };
-            inner.workers.insert(ordered.row.worker, ordered);
+            no_worker.remove(&row.worker);
+            let (id, state) = (row.worker, row.state);
+            inner.workers.entry(id).or_insert_with(|| Ordered::due(row, now)).reach(state, now);
         }
+        inner
+            .workers
+            .retain(|id, worker| !no_worker.contains(id) && !no_cluster.contains(&worker.row.cluster));
+        no_cluster.iter().filter_map(|id| inner.clusters.remove(id)?.session).collect()
     }
 
     /// Adds a cluster.
@@ -283,14 +337,7 @@ impl Clusters {
             cluster.starts.retain(|at| now.saturating_duration_since(*at) < MINUTE);
             cluster.starts.push_back(now);
         }
-        let ordered = Ordered {
-            row,
-            delivery: Delivery::Due(now),
-            since: now,
-            idle_since: None,
-            reason: String::new(),
-        };
-        inner.workers.insert(ordered.row.worker, ordered);
+        inner.workers.insert(row.worker, Ordered::due(row, now));
     }
 
     /// One worker.
@@ -312,6 +359,11 @@ impl Clusters {
         if let Some(worker) = self.lock().workers.get_mut(&id) {
             change(worker);
         }
+    }
+
+    /// A worker is as far as the database says.
+    pub fn reached(&self, id: WorkerId, state: PoolWorkerState, now: Instant) {
+        self.update(id, |worker| worker.reach(state, now));
     }
 
     /// Takes a worker out.

@@ -113,14 +113,11 @@ pub async fn stop(state: &Shared, worker: WorkerId, reason: &str) -> Result<(), 
 /// When the database fails.
 pub async fn came(state: &Shared, worker: WorkerId) -> Result<(), StoreError> {
     let Some(ordered) = state.clusters.worker(worker) else { return Ok(()) };
-    if ordered.row.state == PoolWorkerState::Pending {
-        state.store.set_pool_worker(worker, PoolWorkerState::Running).await?;
-        let now = Instant::now();
-        state.clusters.update(worker, |w| {
-            w.row.state = PoolWorkerState::Running;
-            (w.delivery, w.since) = (Delivery::Done(now), now);
-            w.reason.clear();
-        });
+    if ordered.row.state == PoolWorkerState::Pending
+        && let Some(reached) = state.store.pool_worker_came(worker).await?
+    {
+        // Another process may have noted its coming, or that it is to stop.
+        state.clusters.reached(worker, reached, Instant::now());
         state.clusters.rested(ordered.row.cluster, &ordered.row.node);
     }
     Ok(())
@@ -240,6 +237,10 @@ async fn ask(
 async fn settle(state: &Shared, worker: WorkerId, sent: PoolWorkerState, failure: Option<v1::Failure>) {
     let now = Instant::now();
     let Some(ordered) = state.clusters.worker(worker) else { return };
+    if state.draining.is_cancelled() {
+        // Whoever takes over orders it again, and has its own answer.
+        return;
+    }
     if ordered.row.state != sent {
         if ordered.row.state == PoolWorkerState::Stopping {
             // It was to be stopped meanwhile: that order is due now.

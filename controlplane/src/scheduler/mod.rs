@@ -6,6 +6,7 @@ pub mod core;
 pub mod pools;
 pub mod provision;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use levers9_wire::token::{Secret, TokenKind};
@@ -15,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use self::core::{Amounts, Candidate, Waiting, need_of};
 use crate::auth::mint;
 use crate::logs::ingest;
+use crate::recover;
 use crate::runs::{self, Drive};
 use crate::sessions::WorkerNow;
 use crate::state::{CALLER_GRACE, Shared, WORKER_LOST, now_ms};
@@ -30,19 +32,24 @@ const SEAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Line numbers are given out in blocks of this many.
 pub const LINE_BLOCK: u64 = 1_000;
 
-/// Runs until the controlplane stops.
+/// Runs until the controlplane stops, or another process is to take over. What
+/// was begun is finished first; nothing is ordered after.
 pub async fn run(state: Shared) {
+    let _orders = state.runs.order();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut scheduler = Scheduler { state: state.clone(), lease: None, started: Instant::now(), said: None };
+    let mut scheduler =
+        Scheduler { state: state.clone(), lease: None, leads_since: Instant::now(), said: None };
     loop {
         tokio::select! {
             biased;
             () = state.stopping.cancelled() => break,
+            () = state.draining.cancelled() => break,
             _ = tick.tick() => scheduler.pass(true).await,
             () = state.placeable.notified() => scheduler.pass(false).await,
         }
     }
+    state.leading.store(false, Ordering::Relaxed);
     if let Some(lease) = scheduler.lease {
         let _expires_anyway = state.store.release_lease(&lease).await;
     }
@@ -51,7 +58,8 @@ pub async fn run(state: Shared) {
 struct Scheduler {
     state: Shared,
     lease: Option<Lease>,
-    started: Instant,
+    /// When it got that from another process, or nobody.
+    leads_since: Instant,
     /// The last trouble that was logged.
     said: Option<String>,
 }
@@ -70,9 +78,11 @@ impl Scheduler {
     }
 
     async fn try_pass(&mut self, timers: bool) -> Result<(), StoreError> {
+        if timers {
+            runs::pass_on_stops(&self.state).await?;
+        }
         if timers || self.lease.is_none() {
-            self.lease =
-                self.state.store.acquire_lease(LEASE, self.state.instance, LEASE_TTL_MS, now_ms()).await?;
+            self.renew().await?;
         }
         let Some(lease) = self.lease.clone() else { return Ok(()) };
         if timers {
@@ -80,6 +90,23 @@ impl Scheduler {
             self.cancel_deserted().await?;
         }
         self.place(lease).await
+    }
+
+    /// Keeps the lease, or takes it when it is free. Whoever takes it first
+    /// learns what the one before knew.
+    async fn renew(&mut self) -> Result<(), StoreError> {
+        let state = &self.state;
+        let lease = state.store.acquire_lease(LEASE, state.instance, LEASE_TTL_MS, now_ms()).await?;
+        let epoch = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.epoch);
+        let is_new = lease.is_some() && epoch(&lease) != epoch(&self.lease);
+        if is_new {
+            self.lease = None;
+            recover::take_over(state).await?;
+            self.leads_since = Instant::now();
+        }
+        self.lease = lease;
+        state.leading.store(self.lease.is_some(), Ordering::Relaxed);
+        Ok(())
     }
 
     async fn place(&self, lease: Lease) -> Result<(), StoreError> {
@@ -92,6 +119,9 @@ impl Scheduler {
         if !asked.is_empty() {
             let placed = core::place(&mut candidates(&self.state).await?, &asked);
             for (task, worker) in &placed {
+                if self.state.draining.is_cancelled() {
+                    return Ok(());
+                }
                 if let Some(now) = waiting.iter().find(|now| now.task.id == *task) {
                     self.start(now, *worker, lease.clone()).await?;
                 }
@@ -128,6 +158,7 @@ impl Scheduler {
         let fence = Fence { task: now.task.id, number, container, generation };
         let env = state.store.task_env(now.task.id).await?;
         let (secret, token) = container_token(workspace, container);
+        let unheard = Some(state.runs.order());
         let placement = Placement {
             task: now.task.id,
             number,
@@ -147,15 +178,15 @@ impl Scheduler {
         let _late = timeout(SEAL_PATIENCE, ingest::seal_left(state, fence.task)).await;
         state.logs.begin(fence, base_line, 0, base_line + LINE_BLOCK);
         let spec = crate::jobs::spec(state, now, fence, env.as_ref(), &secret);
-        let drive = Drive { fence, since_event: 0, spec: Some(spec), about: now.into() };
+        let drive = Drive { fence, since_event: 0, spec: Some(spec), about: now.into(), unheard };
         state.tasks.spawn(runs::drive(state.clone(), session, drive));
         Ok(())
     }
 
     /// Attempts on workers that have been away too long wait for another place.
     async fn give_up_lost_workers(&self) -> Result<(), StoreError> {
-        if self.started.elapsed() < WORKER_LOST {
-            // After a start nobody had time to come back yet.
+        if self.leads_since.elapsed() < WORKER_LOST {
+            // Nobody had time to come here yet, whoever was with the one before.
             return Ok(());
         }
         for worker in self.state.sessions.workers() {

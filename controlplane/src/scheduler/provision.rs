@@ -146,6 +146,9 @@ pub async fn provision(
         }
     }
     for step in pools::plan(&known.with(waiting)) {
+        if state.draining.is_cancelled() {
+            break;
+        }
         match step {
             Step::Start { pool, node, amounts, gpu_type, scope, task: _ } => {
                 let start = orders::Start { cluster: pool, node, amounts, gpu_type, scope };

@@ -4,7 +4,7 @@
 
 pub mod takeover;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use levers9_transport::accept::SessionHandle;
@@ -13,6 +13,7 @@ use levers9_wire::{ClusterId, InstanceId, SessionId, TokenId, WorkerId, Workspac
 use tokio::time::Instant;
 
 use crate::scheduler::core::Amounts;
+use crate::store::{Worker, WorkerState};
 use takeover::{Claims, Verdict};
 
 /// What a session rides on and why, for people.
@@ -52,6 +53,24 @@ pub struct WorkerNow {
 }
 
 impl WorkerNow {
+    /// One that has no session here.
+    fn away(row: Worker, since: Instant) -> Self {
+        Self {
+            id: row.id,
+            pool: row.pool,
+            workspace: row.workspace,
+            bound: row.bound_workspace,
+            facts: row.facts,
+            build: row.build,
+            created_ms: row.created_ms,
+            session: None,
+            token: None,
+            away_since: Some(since),
+            given_up: row.state == WorkerState::Unreachable,
+            cluster: row.cluster,
+        }
+    }
+
     /// All it has.
     #[must_use]
     pub fn total(&self) -> Amounts {
@@ -112,6 +131,31 @@ impl Sessions {
         if let Some(older) = older {
             older.close(ResetCode::Superseded, "superseded by a newer session of this worker");
         }
+    }
+
+    /// The workers that have no session here.
+    #[must_use]
+    pub fn away(&self) -> HashSet<WorkerId> {
+        let inner = self.lock();
+        inner.workers.values().filter(|worker| worker.session.is_none()).map(|worker| worker.id).collect()
+    }
+
+    /// Takes over what the database says of workers. Who is here says more of
+    /// itself, but whom it is bound to; who was `away` before the database was
+    /// asked, still is, and is gone there, goes.
+    pub fn merge(&self, rows: Vec<Worker>, away: &HashSet<WorkerId>, now: Instant) {
+        let mut inner = self.lock();
+        let mut gone = away.clone();
+        for row in rows.into_iter().filter(|row| row.state != WorkerState::Gone) {
+            gone.remove(&row.id);
+            let entry = inner.workers.entry(row.id).or_insert_with(|| WorkerNow::away(row.clone(), now));
+            entry.bound = row.bound_workspace.or(entry.bound);
+            if entry.session.is_none() {
+                let (since, given_up) = (entry.away_since.unwrap_or(now), entry.given_up);
+                *entry = WorkerNow { given_up, ..WorkerNow::away(row, since) };
+            }
+        }
+        inner.workers.retain(|id, worker| worker.session.is_some() || !gone.contains(id));
     }
 
     /// A worker's session has ended. `false` when it was not the current one.

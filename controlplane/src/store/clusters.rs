@@ -86,8 +86,8 @@ pub enum Attached {
     QuotaFull(u32),
 }
 
-/// How far a worker on a cluster is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How far a worker on a cluster is; it never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolWorkerState {
     /// Ordered; it has not enrolled yet.
     Pending,
@@ -363,6 +363,20 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let update = sqlx::query("UPDATE pool_workers SET state = $2 WHERE worker = $1");
         Ok(self.execute(update.bind(worker.to_wire()).bind(state.word())).await? > 0)
+    }
+
+    /// A worker on a cluster has come: it is no longer on its way. Gives how
+    /// far it is now; `None` when it is not known.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn pool_worker_came(&self, worker: WorkerId) -> Result<Option<PoolWorkerState>, StoreError> {
+        let update = sqlx::query(
+            "UPDATE pool_workers SET state = CASE WHEN state = 'pending' THEN 'running' ELSE state END \
+             WHERE worker = $1 RETURNING state",
+        );
+        let row = self.fetch_one(update.bind(worker.to_wire())).await?;
+        row.map(|row| Row::new(&row, "pool_workers").word("state", PoolWorkerState::from_word)).transpose()
     }
 
     /// Forgets a worker on a cluster and revokes its tokens. Gives them.

@@ -4,7 +4,7 @@
 //! `events`.
 
 use levers9_wire::v1::Resources;
-use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId};
+use levers9_wire::{AttemptNumber, ContainerId, Generation, TaskId, WorkspaceId};
 use sqlx::any::AnyRow;
 
 use super::row::Row;
@@ -165,6 +165,22 @@ impl Store {
         Ok(self.tasks_now(now_where("t.slug = $1").bind(slug)).await?.pop())
     }
 
+    /// The newest live task of a name in a workspace that exposes something.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn exposed_task(
+        &self,
+        workspace: WorkspaceId,
+        name: String,
+    ) -> Result<Option<TaskNow>, StoreError> {
+        let query = now_where(
+            "t.workspace = $1 AND t.name = $2 AND t.slug IS NOT NULL \
+             AND t.status IN ('PENDING', 'RUNNING', 'RETRY') ORDER BY t.id DESC LIMIT 1",
+        );
+        Ok(self.tasks_now(query.bind(workspace.to_wire()).bind(name)).await?.pop())
+    }
+
     /// The environment of a task, sealed; empty once the task has ended.
     ///
     /// # Errors
@@ -250,6 +266,32 @@ impl Store {
     pub async fn set_callers_gone(&self, task: TaskId, since_ms: Option<i64>) -> Result<bool, StoreError> {
         let query = sqlx::query("UPDATE tasks SET callers_gone_ms = $2 WHERE id = $1");
         Ok(self.execute(query.bind(task.to_wire()).bind(since_ms)).await? > 0)
+    }
+
+    /// Notes that live tasks that end with their callers have none from now
+    /// on, until one comes: those that have one, or with `anew` all of them.
+    /// Tells how many.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn begin_graces(&self, now_ms: i64, anew: bool) -> Result<u64, StoreError> {
+        let query = sqlx::query(
+            "UPDATE tasks SET callers_gone_ms = $1 WHERE detached = 0 AND (callers_gone_ms IS NULL OR $2 = 1) \
+             AND status IN ('PENDING', 'RUNNING', 'RETRY')",
+        );
+        self.execute(query.bind(now_ms).bind(i64::from(anew))).await
+    }
+
+    /// Tasks that somebody wants to end and a worker still has.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn tasks_asked_to_end(&self) -> Result<Vec<TaskNow>, StoreError> {
+        self.tasks_now(now_where(
+            "t.cancel_reason IS NOT NULL AND t.status IN ('PENDING', 'RUNNING', 'RETRY') \
+             AND a.state IN ('placed', 'running')",
+        ))
+        .await
     }
 
     /// Live tasks that were to end with their callers, whose last one went at
