@@ -17,7 +17,7 @@ use crate::logs::follow::Callers;
 use crate::sessions::takeover::Verdict;
 use crate::state::{Shared, now_ms};
 use crate::store::{EnrolmentClaim, PoolWorkerState, StoreError, Token, TokenHash};
-use crate::{calls, workers};
+use crate::{calls, recover, workers};
 
 /// Who was let in.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Porter {
         };
         let worker =
             token.worker.ok_or_else(|| Refusal::new(RefuseCode::TokenKind, "the token names no worker"))?;
-        self.check_place(&token, hello.worker.as_ref())?;
+        self.check_place(&token, hello.worker.as_ref()).await?;
         welcome.worker = worker.to_wire();
         self.claim(worker, hello.instance)?;
         let facts = hello.worker.unwrap_or_default();
@@ -176,12 +176,16 @@ impl Porter {
 
     /// A worker on a cluster comes from the node it was ordered on, while it
     /// is wanted there.
-    fn check_place(&self, token: &Token, facts: Option<&v1::WorkerFacts>) -> Result<(), Refusal> {
+    async fn check_place(&self, token: &Token, facts: Option<&v1::WorkerFacts>) -> Result<(), Refusal> {
         let (Some(_), Some(worker)) = (token.cluster, token.worker) else { return Ok(()) };
         let node = facts.map(|facts| facts.node.as_str()).unwrap_or_default();
         if let Some(wanted) = token.node.as_deref().filter(|wanted| *wanted != node) {
             let text = format!("this token is for a worker on node {wanted}, not on {node:?}");
             return Err(Refusal::new(RefuseCode::BadHello, text));
+        }
+        if self.state.clusters.worker(worker).is_none() {
+            // Another process may have ordered it.
+            recover::refresh(&self.state).await.map_err(busy)?;
         }
         match self.state.clusters.worker(worker).map(|w| w.row.state) {
             Some(PoolWorkerState::Pending | PoolWorkerState::Running) => Ok(()),
@@ -195,6 +199,10 @@ impl Porter {
     /// cluster ends those.
     async fn agent(&self, token: &Token, hello: valid::Hello, now: i64) -> Result<agents::Arrival, Refusal> {
         let bad = |text: &str| Refusal::new(RefuseCode::BadHello, text);
+        if token.cluster.is_some_and(|id| self.state.clusters.get(id).is_none()) {
+            // Another process may have attached it.
+            recover::refresh(&self.state).await.map_err(busy)?;
+        }
         let cluster = token
             .cluster
             .filter(|id| self.state.clusters.get(*id).is_some())

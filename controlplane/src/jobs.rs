@@ -7,6 +7,7 @@ use levers9_wire::{RequestId, TaskId, WorkspaceId, v1, valid};
 use prost::Message as _;
 
 use crate::ingress::route;
+use crate::recover;
 use crate::runs;
 use crate::scheduler::{candidates, core, fence_of, provision, waiting_of};
 use crate::seal::Sealed;
@@ -46,9 +47,14 @@ pub async fn submit(
         gpu_type: job.resources.gpu_type.clone(),
         pool: job.pool.clone(),
     };
-    let workers = candidates(state).await?;
-    if let Some(reason) = provision::impossible(state, &workers, &asked) {
-        return Err(SubmitError::Impossible(reason));
+    let mut workers = candidates(state).await?;
+    if provision::impossible(state, &workers, &asked).is_some() {
+        // Another process may know of a worker or cluster that is new.
+        recover::refresh(state).await?;
+        workers = candidates(state).await?;
+        if let Some(reason) = provision::impossible(state, &workers, &asked) {
+            return Err(SubmitError::Impossible(reason));
+        }
     }
     let note = provision::note(state, &workers, &asked).await?;
     let exposed = exposed(&job);

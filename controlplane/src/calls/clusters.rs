@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Answered, Refused, allowed};
 use crate::auth::{Action, Identity, authorize, mint};
 use crate::clusters::{ClusterNow, orders, view};
+use crate::recover;
 use crate::state::{Shared, now_ms, unsigned};
 use crate::store::{Attached, Cluster, Token};
 
@@ -20,21 +21,28 @@ fn invalid(error: impl ToString) -> Refused {
 }
 
 /// A cluster somebody may see. Another workspace's is not there.
-fn find(state: &Shared, who: &Identity, name: &str) -> Result<ClusterNow, Refused> {
+async fn find(state: &Shared, who: &Identity, name: &str) -> Result<ClusterNow, Refused> {
     let missing = || {
         let text = format!("there is no cluster {:?}", name::printable(name, 80));
         Refused::new(FailureCode::NotFound, text).hint("levers9 cluster list shows them")
     };
-    let found =
-        state.clusters.named(name, who.workspace, who.kind == TokenKind::Admin).ok_or_else(missing)?;
-    if view::may_see(who, &found) { Ok(found) } else { Err(missing()) }
+    let look = || {
+        let named = state.clusters.named(name, who.workspace, who.kind == TokenKind::Admin);
+        named.filter(|found| view::may_see(who, found))
+    };
+    if let Some(found) = look() {
+        return Ok(found);
+    }
+    // Another process may have attached it.
+    recover::refresh(state).await?;
+    look().ok_or_else(missing)
 }
 
 /// A cluster somebody may change: their workspace's own, or any for an admin.
 /// A shared one is an admin's.
-fn find_own(state: &Shared, who: &Identity, name: &str) -> Result<ClusterNow, Refused> {
+async fn find_own(state: &Shared, who: &Identity, name: &str) -> Result<ClusterNow, Refused> {
     allowed(who, Action::Clusters)?;
-    let found = find(state, who, name)?;
+    let found = find(state, who, name).await?;
     if !view::is_own(who, &found) {
         let text = format!("the cluster {:?} is another workspace's", found.row.name);
         return Err(Refused::new(FailureCode::Denied, text));
@@ -136,7 +144,7 @@ pub(super) async fn list(state: &Shared, who: &Identity) -> Answered {
 
 pub(super) async fn nodes(state: &Shared, who: &Identity, asked: v1::ClusterNodesRequest) -> Answered {
     allowed(who, Action::ReadClusters)?;
-    let cluster = find(state, who, &asked.cluster)?;
+    let cluster = find(state, who, &asked.cluster).await?;
     let age = view::age(&cluster, Instant::now());
     Ok(call_answer::Answer::ClusterNodes(v1::ClusterNodesAnswer {
         cluster: Some(view::cluster(state, who, &cluster).await?),
@@ -146,9 +154,9 @@ pub(super) async fn nodes(state: &Shared, who: &Identity, asked: v1::ClusterNode
     }))
 }
 
-pub(super) fn show(state: &Shared, who: &Identity, asked: &v1::ClusterShowRequest) -> Answered {
+pub(super) async fn show(state: &Shared, who: &Identity, asked: &v1::ClusterShowRequest) -> Answered {
     allowed(who, Action::ReadClusters)?;
-    let cluster = find(state, who, &asked.cluster)?;
+    let cluster = find(state, who, &asked.cluster).await?;
     if !view::is_own(who, &cluster) {
         let text =
             format!("the cluster {:?} is another workspace's; its manifest is not shown", cluster.row.name);
@@ -159,7 +167,7 @@ pub(super) fn show(state: &Shared, who: &Identity, asked: &v1::ClusterShowReques
 
 pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShareRequest) -> Answered {
     allowed(who, Action::ReadClusters)?;
-    let cluster = find(state, who, &asked.cluster)?;
+    let cluster = find(state, who, &asked.cluster).await?;
     if !authorize(who, Action::ShareClusters, None) {
         return Err(Refused::new(FailureCode::Denied, "only an admin may share a cluster, or take it back"));
     }
@@ -189,7 +197,7 @@ pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShar
 }
 
 pub(super) async fn leave(state: &Shared, who: &Identity, asked: v1::ClusterLeaveRequest) -> Answered {
-    let cluster = find_own(state, who, &asked.cluster)?;
+    let cluster = find_own(state, who, &asked.cluster).await?;
     let workers = view::workers_on(state, &cluster);
     let live = state.store.live_tasks().await?;
     let held = live.iter().filter(|now| workers.iter().any(|w| now.is_on(w.row.worker))).count();
@@ -218,7 +226,7 @@ pub(super) async fn rotate_token(
     who: &Identity,
     asked: v1::ClusterRotateTokenRequest,
 ) -> Answered {
-    let cluster = find_own(state, who, &asked.cluster)?.row;
+    let cluster = find_own(state, who, &asked.cluster).await?.row;
     let now = now_ms();
     let (secret, row) = mint(TokenKind::Cluster, Some(cluster.workspace), now, &mut rand::rng());
     let until = now + ROTATION_MS;

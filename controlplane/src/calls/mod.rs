@@ -186,7 +186,7 @@ async fn dispatch(state: &Shared, who: &Identity, id: RequestId, request: call_o
         R::ClusterJoin(asked) => once(state, who, id, || clusters::join(state, who, asked)).await,
         R::ClusterList(_) => clusters::list(state, who).await,
         R::ClusterNodes(asked) => clusters::nodes(state, who, asked).await,
-        R::ClusterShow(asked) => clusters::show(state, who, &asked),
+        R::ClusterShow(asked) => clusters::show(state, who, &asked).await,
         R::ClusterShare(asked) => clusters::share(state, who, asked).await,
         R::ClusterLeave(asked) if asked.dry_run => clusters::leave(state, who, asked).await,
         R::ClusterLeave(asked) => once(state, who, id, || clusters::leave(state, who, asked)).await,
