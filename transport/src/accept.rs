@@ -354,6 +354,13 @@ impl<G: Gate> Acceptor<G> {
         self.parting.send_replace(drain);
     }
 
+    /// How many sessions have not said yet that they take nothing more here:
+    /// after [`Acceptor::drain`], those that have gone nowhere else.
+    #[must_use]
+    pub fn staying(&self) -> usize {
+        self.directory.staying()
+    }
+
     /// Stops taking peers, closes the sessions, and waits at most `patience`
     /// for their tasks. Peers are told when this side means to be back, if it
     /// does. Returns whether all ended in time.

@@ -281,6 +281,13 @@ impl Directory {
         self.lock().get(&id).and_then(Weak::upgrade).filter(|live| live.ending.borrow().is_none())
     }
 
+    /// How many have not said that they take nothing more.
+    pub(super) fn staying(&self) -> usize {
+        let stays =
+            |live: &Arc<Live>| live.ending.borrow().is_none() && !live.draining.load(Ordering::Relaxed);
+        self.lock().values().filter_map(Weak::upgrade).filter(stays).count()
+    }
+
     /// Takes a session out, unless a newer one has its place.
     pub(super) fn take(&self, live: &Arc<Live>) {
         let mut sessions = self.lock();

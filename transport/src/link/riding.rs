@@ -180,6 +180,13 @@ impl Riding {
         self.carrier.halves() > CONTROL
     }
 
+    /// Tells the peer that the session goes on elsewhere: what runs here may
+    /// end, and nothing new is to be begun.
+    pub(super) fn moved_on(&mut self) {
+        self.told = true;
+        self.say(control_frame::Kind::Drain(v1::Drain::default()));
+    }
+
     pub(super) fn close(&self) {
         self.carrier.close(ResetCode::Done, "");
     }

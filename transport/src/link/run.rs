@@ -303,7 +303,10 @@ impl Runner {
                 self.now.home += u64::from(!greeted.welcome.joined);
                 self.took(&greeted.welcome);
                 greeted.carrier.permit_streams(on.current.carrier.permitted());
-                let older = std::mem::replace(&mut on.current, self.ride(greeted));
+                let mut older = std::mem::replace(&mut on.current, self.ride(greeted));
+                if on.current.home != older.home {
+                    older.moved_on();
+                }
                 let kind = on.current.carrier.kind();
                 tracing::info!(%kind, why = %on.current.carrier.why(), "the session moves to another carrier");
                 // One that was left before had its time.
