@@ -18,6 +18,7 @@ use levers9_worker::facts::{self, Gpus};
 use levers9_worker::session::{Settings as WorkerSettings, StartError as WorkerError, Worker};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::args::Format;
 use crate::commands;
@@ -199,7 +200,7 @@ impl Dev {
         for container in shutdown.await.unwrap_or_default() {
             printer.note(&format!("container {container} did not end in time"));
         }
-        for late in self.controlplane.shutdown().await {
+        for late in self.controlplane.shutdown(CancellationToken::new()).await {
             printer.note(&format!("{late} did not end in time"));
         }
     }

@@ -10,6 +10,7 @@ pub mod auth;
 pub mod calls;
 pub mod clusters;
 pub mod config;
+pub mod drain;
 pub mod front;
 pub mod gate;
 pub mod ingress;

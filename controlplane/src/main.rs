@@ -9,6 +9,7 @@ use clap::Parser;
 use levers9_controlplane::config::Config;
 use levers9_controlplane::server::{Controlplane, Sockets, StartError};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 /// Serves workers, the levers9 CLI and the Python SDK.
@@ -53,12 +54,25 @@ fn run(args: &Args) -> anyhow::Result<()> {
         let controlplane = Controlplane::start(&config, sockets).await?;
         let addresses = controlplane.addresses();
         tracing::info!(dial = %addresses.dial, quic = %addresses.quic, grpc = %addresses.grpc, http = %addresses.http, "ready");
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        let mut asked = async || {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        asked().await;
         tracing::info!("stopping");
-        for late in controlplane.shutdown().await {
+        let hurry = CancellationToken::new();
+        let mut stopping = std::pin::pin!(controlplane.shutdown(hurry.clone()));
+        let late = tokio::select! {
+            late = &mut stopping => late,
+            () = asked() => {
+                tracing::info!("asked a second time; what still runs here is cut off");
+                hurry.cancel();
+                stopping.await
+            }
+        };
+        for late in late {
             tracing::error!("{late} did not end in time");
         }
         Ok(())

@@ -17,12 +17,14 @@ use levers9_transport::{Address, Trust};
 use levers9_wire::token::Secret;
 use levers9_wire::{InstanceId, WorkspaceId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::calls;
 use crate::clusters::Clusters;
 use crate::config::{Certificate, Config, Sealing, TcpListen};
+use crate::drain;
 use crate::front::FrontDesk;
 use crate::gate::Porter;
 use crate::ingress::{Ingress, Serving};
@@ -200,6 +202,8 @@ pub struct Controlplane {
     ingress: Arc<Ingress>,
     rooms: TaskTracker,
     transport: TransportThread,
+    /// How long what runs may go on where another takes over.
+    drain: Duration,
 }
 
 impl Controlplane {
@@ -257,6 +261,9 @@ impl Controlplane {
         let rooms = TaskTracker::new();
         rooms.spawn(scheduler::run(Arc::clone(&state)));
         rooms.spawn(janitor::run(Arc::clone(&state), certificates));
+        let announced = drain::address_of(bound.quic);
+        drain::announce(&state, &announced).await.map_err(StartError::Store)?;
+        rooms.spawn(drain::run(Arc::clone(&state), announced));
         let desk = Arc::new(FrontDesk::new(Arc::clone(&state), acceptor.gauges(), Arc::clone(&resolver)));
         let (http, grpc) = (tokio_listener(sockets.http)?, tokio_listener(sockets.grpc)?);
         let ingress = Arc::new(Ingress::new(Arc::clone(&state)));
@@ -270,7 +277,7 @@ impl Controlplane {
         )?;
         // There is one set of ports, and it is set once.
         let _first = state.doors.set(ports.doors());
-        Ok(Self { state, addresses: bound, acceptor, ports, ingress, rooms, transport })
+        Ok(Self { state, addresses: bound, acceptor, ports, ingress, rooms, transport, drain: config.drain })
     }
 
     /// Where it is.
@@ -334,16 +341,30 @@ impl Controlplane {
         Ok(self.state.store.live_tasks().await?.len())
     }
 
-    /// Stops in order: nobody new, then everybody is told, then what runs
-    /// ends, then the database is closed. Returns who was late.
-    pub async fn shutdown(self) -> Vec<&'static str> {
+    /// Stops in order: nothing new is placed; where another controlplane is
+    /// there, everybody goes to it and what runs here ends, unless `hurry` is
+    /// cancelled; then all are told, and the database is closed. Returns who
+    /// was late.
+    pub async fn shutdown(self, hurry: CancellationToken) -> Vec<&'static str> {
         let mut late = Vec::new();
-        self.state.stopping.cancel();
-        if !self.acceptor.shutdown("the controlplane is shutting down", BACK, TELL).await {
-            late.push("sessions");
+        self.state.draining.cancel();
+        let mut back_in = BACK;
+        match drain::others(&self.state).await {
+            Some(others) => {
+                back_in = Duration::ZERO;
+                let when = (others, self.drain);
+                late.extend(drain::make_way(&self.state, &self.acceptor, self.ports, when, &hurry).await);
+                self.state.stopping.cancel();
+            }
+            None => {
+                self.state.stopping.cancel();
+                if self.ports.shutdown(Instant::now() + TELL).await > 0 {
+                    late.push("connections of the HTTP and gRPC ports");
+                }
+            }
         }
-        if self.ports.shutdown(TELL).await > 0 {
-            late.push("connections of the HTTP and gRPC ports");
+        if !self.acceptor.shutdown("the controlplane is shutting down", back_in, TELL).await {
+            late.push("sessions");
         }
         self.ingress.close();
         self.rooms.close();

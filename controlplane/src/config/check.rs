@@ -9,7 +9,7 @@ use levers9_transport::quic::BadSettings;
 use rustls::pki_types::ServerName;
 
 use super::report::Report;
-use super::{Certificate, Values, keys};
+use super::{Certificate, MAX_DRAIN, Values, keys};
 use crate::store::Dialect;
 
 /// PostgreSQL itself permits 100 unless told otherwise.
@@ -28,6 +28,9 @@ pub(super) fn check(values: &Values, report: &mut Report) {
     }
     if values.grpc == values.http && values.grpc.port() != 0 {
         report.key("http", format!("{} is the address of grpc already; each needs its own", values.http));
+    }
+    if values.drain > MAX_DRAIN {
+        report.key("drain", "a drain may last an hour at most");
     }
     if values.logs.max_age < Duration::from_secs(1) {
         report.key("logs.maxAge", "logs must be kept for a second at least");

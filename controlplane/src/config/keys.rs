@@ -12,6 +12,7 @@ const SECTIONS: [(&str, &[&str]); 9] = [
             "data",
             "database",
             "databasePool",
+            "drain",
             "encryptionKey",
             "grpc",
             "http",

@@ -37,6 +37,10 @@ pub use report::{ConfigError, Problems};
 pub const BOOTSTRAP_SECRET: &str = "LEVERS9_BOOTSTRAP_SECRET";
 /// Where data goes when nothing is said.
 pub const DEFAULT_DATA: &str = "/var/lib/levers9";
+/// How long a drain lasts when nothing is said.
+pub const DEFAULT_DRAIN: Duration = Duration::from_secs(60);
+/// No drain may be longer.
+pub(crate) const MAX_DRAIN: Duration = Duration::from_secs(3600);
 /// No configuration is longer.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -63,6 +67,9 @@ pub struct Values {
     pub http: SocketAddr,
     /// Serve `grpc` and `http` in plain text on other addresses than loopback.
     pub insecure_listen: bool,
+    /// How long what runs may go on here once another controlplane on the same
+    /// database is to take over.
+    pub drain: Duration,
     /// Under which names HTTP requests reach containers.
     pub container_url: Option<Suffix>,
     /// What clients are told to dial; see [`Config::address`].
@@ -208,6 +215,7 @@ impl Values {
             grpc: loopback(1993),
             http: loopback(1994),
             insecure_listen: false,
+            drain: DEFAULT_DRAIN,
             container_url: None,
             public_address: None,
             names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),

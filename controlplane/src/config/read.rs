@@ -59,6 +59,7 @@ fn read_root(values: &mut Values, root: &mut Section, report: &mut Report) {
     set(&mut values.http, root.value("http", report, socket));
     set(&mut values.insecure_listen, root.value("insecureListen", report, yes_or_no));
     set(&mut values.names, root.list("names", report, as_is));
+    set(&mut values.drain, root.value("drain", report, quantity::duration));
     values.container_url = root.value("containerUrl", report, suffix);
     values.public_address = root.value("publicAddress", report, host_port);
 }

@@ -36,6 +36,7 @@ fn an_empty_file_is_the_defaults() {
         assert_eq!(config.sealing, Sealing::File("/var/lib/levers9/sealing.key".into()));
         assert_eq!((config.logs.max_bytes, config.logs.max_age.as_secs()), (10 << 30, 7 * 86_400));
         assert!(config.bootstrap_secret.is_none() && !config.insecure_listen);
+        assert_eq!(config.drain, Duration::from_secs(60));
         assert_eq!(config.address(4433, Trust::System).authority(), "localhost:4433");
     }
 }
@@ -50,6 +51,7 @@ quic: "[::]:4433"
 grpc: 0.0.0.0:1993
 http: 0.0.0.0:1994
 insecureListen: true
+drain: 90s
 publicAddress: levers9.example.org:443
 names: [localhost, LEVERS9.example.org]
 certificate: {certFile: /tls/tls.crt, keyFile: /tls/tls.key}
@@ -71,6 +73,7 @@ transport:
     assert_eq!(config.database.expose(), "postgres://levers9:hunter2@db/levers9");
     assert_eq!(config.database_pool, 32);
     assert!(config.insecure_listen);
+    assert_eq!(config.drain, Duration::from_secs(90));
     let public = HostPort { host: "levers9.example.org".to_owned(), port: 443 };
     assert_eq!(config.public_address, Some(public));
     let Certificate::Files { certificate, key } = &config.certificate else { panic!("own CA") };
@@ -103,7 +106,7 @@ const BAD: &[(&str, &str)] = &[
     (
         "data: /d\n\nhtttp: 127.0.0.1:1\n",
         "config.yaml:3: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, containerUrl, controlplane, \
-         data, database, databasePool, encryptionKey, grpc, http, insecureListen, logs, names, \
+         data, database, databasePool, drain, encryptionKey, grpc, http, insecureListen, logs, names, \
          previousEncryptionKeys, publicAddress, quic, tcp, transport, worker",
     ),
     (
@@ -118,7 +121,7 @@ const BAD: &[(&str, &str)] = &[
     (
         "- a\n",
         "config.yaml:1: the file: expected keys with values, not a single value or a list; known keys: \
-      certificate, containerUrl, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, \
+      certificate, containerUrl, controlplane, data, database, databasePool, drain, encryptionKey, grpc, http, insecureListen, \
       logs, names, previousEncryptionKeys, publicAddress, quic, tcp, transport, worker",
     ),
     (
@@ -133,6 +136,7 @@ const BAD: &[(&str, &str)] = &[
         "quic: localhost:443",
         "config.yaml:1: quic: \"localhost:443\" is not an IP address with a port; write 0.0.0.0:443 or [::]:443",
     ),
+    ("drain: 2h", "config.yaml:1: drain: a drain may last an hour at most"),
     ("insecureListen: yes", "config.yaml:1: insecureListen: \"yes\" is neither true nor false"),
     ("databasePool: 0", "config.yaml:1: databasePool: 0 is not from 1 to 1000"),
     ("databasePool: many", "config.yaml:1: databasePool: \"many\" is not a number in range"),

@@ -30,6 +30,7 @@ use super::serve::{Owned, Serving, http};
 pub(crate) struct Doors {
     speak: Box<dyn Fn(ContainerId, DoorService, Duplex, SocketAddr, Counted) + Send + Sync>,
     owned: Owned,
+    leave: CancellationToken,
     stop: CancellationToken,
 }
 
@@ -42,8 +43,10 @@ impl std::fmt::Debug for Doors {
 impl Doors {
     /// Doors to the routers of both ports.
     pub(super) fn new<F: Front>(front: &Arc<F>, rest: Router, grpc: Router) -> Self {
-        let (owned, stop) = (Owned::default(), CancellationToken::new());
-        let (tasks, stopping, front) = (owned.clone(), stop.clone(), Arc::clone(front));
+        let owned = Owned::default();
+        let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
+        let (tasks, leaving, stopping) = (owned.clone(), leave.clone(), stop.clone());
+        let front = Arc::clone(front);
         let builder = http(owned.clone());
         let speak = move |container, service, io, peer, open| {
             let asked = Asked { front: Arc::clone(&front), container };
@@ -56,6 +59,7 @@ impl Doors {
             let serving = Serving {
                 what: "door",
                 http: builder.clone(),
+                leave: leaving.clone(),
                 stop: stopping.clone(),
                 router,
                 ingress: None,
@@ -66,7 +70,7 @@ impl Doors {
                 serving.speak(io, peer, Cut::default()).await;
             });
         };
-        Self { speak: Box::new(speak), owned, stop }
+        Self { speak: Box::new(speak), owned, leave, stop }
     }
 
     /// Serves what a container has opened, from a worker at `peer`, and counts it.
@@ -79,6 +83,11 @@ impl Doors {
         open: Counted,
     ) {
         (self.speak)(container, service, io, peer, open);
+    }
+
+    /// Asks containers to open their next door elsewhere.
+    pub(crate) fn leave(&self) {
+        self.leave.cancel();
     }
 
     /// Takes no more requests on connections there are, and cuts them off.

@@ -19,7 +19,6 @@ mod timed;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use levers9_transport::cert::CertResolver;
 use rustls::ServerConfig;
@@ -93,12 +92,18 @@ impl Ports {
         Arc::clone(&self.doors)
     }
 
-    /// Takes no more connections, lets requests finish for `patience`, then
+    /// Serves on, but asks clients to make their next connection elsewhere.
+    pub fn leave(&self) {
+        self.doors.leave();
+        self.http.leave();
+        self.grpc.leave();
+    }
+
+    /// Takes no more connections, lets requests finish until `deadline`, then
     /// cuts off the rest. Answers how many connections were late.
-    pub async fn shutdown(self, patience: Duration) -> usize {
-        let deadline = Instant::now() + patience;
-        self.doors.close();
+    pub async fn shutdown(self, deadline: Instant) -> usize {
         let (http, grpc) = tokio::join!(self.http.close(deadline), self.grpc.close(deadline));
+        self.doors.close();
         http + grpc
     }
 }

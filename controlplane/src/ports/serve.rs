@@ -12,11 +12,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt as _;
+use http::header::{CONNECTION, HeaderValue};
+use http::{StatusCode, Version};
 use hyper::body::Incoming;
-use hyper::service::{Service as _, service_fn};
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -57,6 +61,8 @@ pub(super) struct Serving {
     /// Names the port in logs.
     pub(super) what: &'static str,
     pub(super) http: auto::Builder<Owned>,
+    /// Those there are had better come elsewhere next time.
+    pub(super) leave: CancellationToken,
     /// No more connections; those there finish what they have begun.
     pub(super) stop: CancellationToken,
     pub(super) router: Router,
@@ -74,15 +80,21 @@ impl Port {
         ingress: Option<Arc<Ingress>>,
     ) -> Self {
         let owned = Owned::default();
-        let (http, stop) = (http(owned.clone()), CancellationToken::new());
+        let http = http(owned.clone());
+        let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
         let shared = Arc::new(Shared {
-            serving: Serving { what, http, stop, router, ingress },
+            serving: Serving { what, http, leave, stop, router, ingress },
             tls: tls.map(TlsAcceptor::from),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             owned,
         });
         shared.owned.spawn(take_connections(Arc::clone(&shared), listener));
         Self { shared }
+    }
+
+    /// Serves on, but asks clients to make their next connection elsewhere.
+    pub(super) fn leave(&self) {
+        self.shared.serving.leave.cancel();
     }
 
     /// Takes no more connections, lets requests finish until `deadline`, then
@@ -171,7 +183,7 @@ async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
             Ok((stream, peer, permit))
         };
         let wait = match stop.run_until_cancelled(next).await {
-            None => return,
+            None => return take_the_last(&shared, &listener),
             Some(Ok((stream, peer, permit))) => {
                 pause = FIRST_PAUSE;
                 shared.owned.spawn(connection(Arc::clone(&shared), stream, peer, permit));
@@ -189,6 +201,15 @@ async fn take_connections(shared: Arc<Shared>, listener: TcpListener) {
         if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
             return;
         }
+    }
+}
+
+/// Takes the connections that are made already, before nobody does any more.
+fn take_the_last(shared: &Arc<Shared>, listener: &TcpListener) {
+    while let Ok(permit) = Arc::clone(&shared.connections).try_acquire_owned()
+        && let Some(Ok((stream, peer))) = listener.accept().now_or_never()
+    {
+        shared.owned.spawn(connection(Arc::clone(shared), stream, peer, permit));
     }
 }
 
@@ -228,6 +249,20 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, _p
 }
 
 impl Serving {
+    /// Until a connection is to take no more requests. One of HTTP/2 can tell
+    /// its client so beforehand; one of HTTP/1 that waits for the next request
+    /// may be getting it now, and has its next answer to say so.
+    async fn time_to_go(&self, is_http2: &AtomicBool) {
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.leave.cancelled() => {
+                if !is_http2.load(Ordering::Relaxed) {
+                    self.stop.cancelled().await;
+                }
+            }
+        }
+    }
+
     /// Speaks HTTP/1.1 or HTTP/2 until the connection ends.
     pub(super) async fn speak<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
@@ -240,26 +275,23 @@ impl Serving {
         let router = TowerToHyperService::new(self.router.clone());
         let ingress = self.ingress.clone();
         let of_request = cut.clone();
+        let many_at_once = Arc::new(AtomicBool::new(false));
+        let (is_http2, leave) = (Arc::clone(&many_at_once), self.leave.clone());
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             begun.set();
+            let version = request.version();
+            is_http2.store(version == Version::HTTP_2, Ordering::Relaxed);
             request.extensions_mut().insert(of_request.clone());
-            let (router, ingress) = (router.clone(), ingress.clone());
+            let (router, ingress, leave) = (router.clone(), ingress.clone(), leave.clone());
             async move {
-                let mut request = match &ingress {
-                    None => request,
-                    Some(ingress) => match ingress.answer(request, peer).await {
-                        Ok(answer) => return Ok::<_, Infallible>(answer),
-                        Err(request) => *request,
-                    },
-                };
-                request.extensions_mut().insert(Peer(peer));
-                Ok(router.call(request).await.unwrap_or_else(|never| match never {}))
+                let answer = answer(request, peer, router, ingress).await;
+                Ok::<_, Infallible>(if leave.is_cancelled() { last(answer, version) } else { answer })
             }
         });
         let mut connection = std::pin::pin!(self.http.serve_connection_with_upgrades(io, service));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.stop.cancelled() => {
+            () = self.time_to_go(&many_at_once) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -272,6 +304,34 @@ impl Serving {
             tracing::debug!(port = self.what, %peer, %error, "the connection ended early");
         }
     }
+}
+
+type Answer = http::Response<axum::body::Body>;
+
+/// Has the one answer whom a request is for.
+async fn answer(
+    request: http::Request<Incoming>,
+    peer: SocketAddr,
+    router: TowerToHyperService<Router>,
+    ingress: Option<Arc<Ingress>>,
+) -> Answer {
+    let mut request = match &ingress {
+        None => request,
+        Some(ingress) => match ingress.answer(request, peer).await {
+            Ok(answer) => return answer,
+            Err(request) => *request,
+        },
+    };
+    request.extensions_mut().insert(Peer(peer));
+    router.call(request).await.unwrap_or_else(|never| match never {})
+}
+
+/// An answer after which its connection ends, where one carries no others.
+fn last(mut answer: Answer, version: Version) -> Answer {
+    if version < Version::HTTP_2 && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
 /// Says now and then what could be said without end.

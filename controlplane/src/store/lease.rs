@@ -22,7 +22,7 @@ pub struct Lease {
 impl Dialect {
     /// The time leases run on, in Unix milliseconds; `now` is the argument
     /// that holds the caller's.
-    fn lease_now(self, now: &str) -> String {
+    pub(super) fn lease_now(self, now: &str) -> String {
         match self {
             Self::Sqlite => now.to_owned(),
             // The caller's time is named so that its type is known, and left out.

@@ -39,6 +39,12 @@ const STEPS: &[Step] = &[
         sqlite: include_str!("../../migrations/sqlite/0003_clusters.sql"),
         postgres: include_str!("../../migrations/postgres/0003_clusters.sql"),
     },
+    Step {
+        version: 4,
+        purpose: "replicas",
+        sqlite: include_str!("../../migrations/sqlite/0004_replicas.sql"),
+        postgres: include_str!("../../migrations/postgres/0004_replicas.sql"),
+    },
 ];
 
 /// Applies what is missing, each step in a transaction.

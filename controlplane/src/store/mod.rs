@@ -25,6 +25,7 @@ mod logs;
 mod migrate;
 mod open;
 mod placement;
+mod replicas;
 mod row;
 mod sql;
 mod task_types;
