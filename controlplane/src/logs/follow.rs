@@ -3,13 +3,14 @@
 //! last caller is gone the task has 120 s.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use levers9_transport::stream::{Stream, StreamError};
 use levers9_wire::v1::{self, FailureCode, LogStream, follow_event};
 use levers9_wire::{ContainerId, TaskId};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::TaskLog;
 use super::reader::{self, Cache, ReadError};
@@ -21,6 +22,8 @@ use crate::store::{StoreError, TaskNow, TaskStatus};
 
 /// A status is repeated at least this often: silence is not death.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How often to look for what another process may have stored.
+const ELSEWHERE: Duration = Duration::from_millis(1_500);
 /// How often to look whether the tail of an ended task's log has arrived.
 const TAIL_CHECK: Duration = Duration::from_secs(1);
 /// How long the tail of an ended task's log may take to arrive.
@@ -79,7 +82,7 @@ pub async fn serve(
                 callers.add(task);
                 note_callers(&state, task, None).await;
             }
-            let followed = follow(&state, task, &open, &mut stream).await;
+            let followed = follow(&state, task, &open, counted, &mut stream).await;
             if counted && callers.remove(task) {
                 note_callers(&state, task, Some(now_ms())).await;
             }
@@ -133,10 +136,20 @@ async fn find(state: &Shared, who: &Identity, id: &[u8]) -> Result<Option<TaskId
     Ok(found.filter(|now| authorize(who, Action::Read, Some(now.task.workspace))).map(|now| now.task.id))
 }
 
+/// A task as a follower last read it.
+struct Known {
+    now: TaskNow,
+    /// The change it was read at.
+    version: u64,
+    /// When.
+    at: Instant,
+}
+
 async fn follow(
     state: &Shared,
     task: TaskId,
     open: &v1::FollowOpen,
+    counted: bool,
     stream: &mut Stream,
 ) -> Result<(), FollowError> {
     let log = state.logs.of(task);
@@ -147,30 +160,36 @@ async fn follow(
     }
     let (mut cache, mut told) = (Cache::default(), None);
     let mut ended_at: Option<Instant> = None;
-    let mut known: Option<(u64, TaskNow)> = None;
+    let (mut known, mut repeat): (Option<Known>, _) = (None, Instant::now() + KEEPALIVE);
     loop {
         // The status is read before the lines: lines that come after it are seen next time.
         let change = *watch.borrow_and_update();
-        if known.as_ref().is_none_or(|(version, _)| *version != change.status) {
-            let Some(now) = state.store.task(task).await? else { return Ok(()) };
-            tell_status(state, &now, &mut told, stream).await?;
-            known = Some((change.status, now));
+        if Instant::now() >= repeat {
+            (told, known, repeat) = (None, None, Instant::now() + KEEPALIVE);
         }
-        let Some((_, now)) = &known else { return Ok(()) };
+        let pace = |known: &Known| pace_of(state, &known.now, &log);
+        if known.as_ref().is_none_or(|k| k.version != change.status || k.at.elapsed() >= pace(k)) {
+            let Some(now) = state.store.task(task).await? else { return Ok(()) };
+            if counted && now.task.callers_gone_ms.is_some() && !now.task.status.is_final() {
+                // Somebody else, or another process, saw its own last one go.
+                note_callers(state, task, None).await;
+            }
+            tell_status(state, &now, &mut told, stream).await?;
+            known = Some(Known { now, version: change.status, at: Instant::now() });
+        }
+        let Some(Known { now, at, .. }) = &known else { return Ok(()) };
+        let (over, read_at) = (now.task.status.is_final(), *at);
+        let complete = over && is_complete(now, &log);
         if send_lines(state, task, &log, &mut since, open, &mut cache, stream).await? {
             continue;
         }
-        let over = now.task.status.is_final();
-        if !open.follow || (over && tail_is_here(state, now, &log, &mut ended_at)) {
-            let complete = over && is_complete(now, &log);
+        if !open.follow || (over && tail_is_here(state, now, complete, &mut ended_at)) {
             return send(stream, follow_event::Kind::Ended(ending(now, complete))).await;
         }
+        let again = repeat.min(read_at + pace_of(state, now, &log));
         tokio::select! {
             _changed = watch.changed() => {}
-            () = sleep(if over { TAIL_CHECK } else { KEEPALIVE }) => {
-                told = None;
-                known = None;
-            }
+            () = sleep_until(again) => {}
             // The caller says nothing more: this is how its going is noticed.
             gone = stream.recv.next::<v1::FollowEvent>() => {
                 return match gone {
@@ -180,6 +199,20 @@ async fn follow(
             }
         }
     }
+}
+
+/// How long what was read of a task is good while nobody says that it changed.
+fn pace_of(state: &Shared, now: &TaskNow, log: &TaskLog) -> Duration {
+    pace(now, log.comes_in(), state.leading.load(Ordering::Relaxed))
+}
+
+/// The same, by whether its log comes in here, and whether tasks are placed here.
+fn pace(now: &TaskNow, comes_in: bool, leading: bool) -> Duration {
+    if now.task.status.is_final() {
+        return TAIL_CHECK;
+    }
+    let held = now.attempt.as_ref().is_some_and(|attempt| attempt.state.is_held());
+    if if held { comes_in } else { leading } { KEEPALIVE } else { ELSEWHERE }
 }
 
 /// What was told last: status, attempt and note.
@@ -235,17 +268,21 @@ async fn send_lines(
     Ok(true)
 }
 
-/// Whether every record of the last attempt has come in.
+/// Whether every record of the last attempt has come in, here or elsewhere.
 fn is_complete(now: &TaskNow, log: &TaskLog) -> bool {
     let (Some(attempt), Some(fence)) = (&now.attempt, fence_of(now)) else { return true };
     let has = |next: u64| attempt.log_total.is_some_and(|total| next >= total);
-    log.with(fence, |live| live.is_complete() || has(live.next_index()))
-        .unwrap_or_else(|| attempt.log_total.is_none() || has(attempt.log_next))
+    match log.with(fence, |live| (live.is_open(), live.is_complete() || has(live.next_index()))) {
+        // What another process has sealed meanwhile is shown once it is here.
+        Some((true, all)) => all,
+        Some((false, all)) => all || has(attempt.log_next),
+        None => attempt.log_total.is_none() || has(attempt.log_next),
+    }
 }
 
 /// Whether there is nothing left to wait for once a task has ended.
-fn tail_is_here(state: &Shared, now: &TaskNow, log: &TaskLog, ended_at: &mut Option<Instant>) -> bool {
-    if is_complete(now, log) {
+fn tail_is_here(state: &Shared, now: &TaskNow, complete: bool, ended_at: &mut Option<Instant>) -> bool {
+    if complete {
         return true;
     }
     let Some(attempt) = &now.attempt else { return true };

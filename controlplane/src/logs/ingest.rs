@@ -12,7 +12,7 @@ use levers9_wire::{ContainerId, Generation, TaskId, WorkerId, v1};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::live::{Live, OutOfOrder};
-use super::{TaskLog, objects};
+use super::{Incoming, TaskLog, objects};
 use crate::runs;
 use crate::scheduler::LINE_BLOCK;
 use crate::state::{Shared, now_ms};
@@ -108,7 +108,7 @@ async fn ingest(intake: &mut Intake<'_>, stream: &mut Stream) -> Result<(), Inge
 pub async fn seal_left(state: &Shared, task: TaskId) {
     let log = state.logs.of(task);
     for fence in log.fences() {
-        let mut left = Intake { state, fence, log: Arc::clone(&log), line_limit: None };
+        let mut left = Intake { state, fence, log: Arc::clone(&log), line_limit: None, _open: None };
         if let Err(error) = left.seal_all().await {
             tracing::warn!(%error, %task, "the last records of a lost attempt are not kept");
         }
@@ -123,6 +123,8 @@ struct Intake<'a> {
     /// The lines of an attempt that is not the current one end before those of
     /// the next.
     line_limit: Option<u64>,
+    /// While more may come.
+    _open: Option<Incoming>,
 }
 
 impl<'a> Intake<'a> {
@@ -143,11 +145,11 @@ impl<'a> Intake<'a> {
         let line_limit = attempts.iter().filter(|a| a.number > attempt.number).map(|a| a.base_line).min();
         let fence = Fence { task, number: attempt.number, container, generation };
         let reserved = line_limit.unwrap_or(now.task.lines_reserved);
-        state.logs.begin(fence, attempt.base_line, attempt.log_next, reserved);
+        let open = state.logs.take_in(fence, attempt.base_line, attempt.log_next, reserved);
         if let Some(total) = attempt.log_total {
             state.logs.set_total(fence, total);
         }
-        Ok(Self { state, fence, log: state.logs.of(task), line_limit })
+        Ok(Self { state, fence, log: Arc::clone(&open.log), line_limit, _open: Some(open) })
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Live) -> T) -> Result<T, IngestError> {

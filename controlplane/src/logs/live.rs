@@ -44,6 +44,8 @@ pub struct Live {
     oldest: Option<Instant>,
     next: u64,
     total: Option<u64>,
+    /// The streams it comes in on.
+    intakes: u32,
 }
 
 impl Live {
@@ -60,7 +62,32 @@ impl Live {
             oldest: None,
             next: durable,
             total: None,
+            intakes: 0,
         }
+    }
+
+    /// A stream brings it in from now on.
+    pub fn opened(&mut self) {
+        self.intakes += 1;
+    }
+
+    /// One that did brings nothing more.
+    pub fn closed(&mut self) {
+        self.intakes -= 1;
+    }
+
+    /// The same attempt as it was found elsewhere: what is durable and given
+    /// out there is so here, and who brings it in there does so here.
+    pub fn catch_up(&mut self, newer: &Self) {
+        self.sealed(newer.durable);
+        self.reserved(newer.reserved);
+        self.intakes += newer.intakes;
+    }
+
+    /// Whether it comes in here: what another process seals is not told here.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.intakes > 0
     }
 
     /// Whose records.
@@ -147,12 +174,6 @@ impl Live {
         self.records.is_empty()
     }
 
-    /// Whether every record has come and is durable.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.is_complete() && self.is_sealed()
-    }
-
     /// When a segment is to be sealed, if nothing more comes.
     #[must_use]
     pub fn seal_at(&self) -> Option<Instant> {
@@ -172,7 +193,7 @@ impl Live {
         (self.durable, self.records.iter().cloned().collect())
     }
 
-    /// Records below this are durable.
+    /// Records below this are durable, whoever sealed them.
     pub fn sealed(&mut self, next_index: u64) {
         while self.records.front().is_some_and(|record| record.index < next_index) {
             if let Some(record) = self.records.pop_front() {
@@ -180,6 +201,7 @@ impl Live {
             }
         }
         self.durable = self.durable.max(next_index);
+        self.next = self.next.max(next_index);
         self.oldest = if self.records.is_empty() { None } else { self.oldest };
     }
 

@@ -76,9 +76,17 @@ impl TaskLog {
             Some(live) => {
                 Memory::After { first_line: live.first_line(), lines: live.lines_after(since, max_bytes) }
             }
-            None if lives.is_empty() => Memory::After { first_line: u64::MAX, lines: Vec::new() },
-            None => Memory::Next(Vec::new()),
+            // What comes in here is here first.
+            None if lives.last().is_some_and(Live::is_open) => Memory::Next(Vec::new()),
+            None => Memory::After { first_line: u64::MAX, lines: Vec::new() },
         }
+    }
+
+    /// Whether the newest attempt's log comes in here, so that whoever follows
+    /// is told of it.
+    #[must_use]
+    pub fn comes_in(&self) -> bool {
+        self.lives().last().is_some_and(Live::is_open)
     }
 
     /// Tells followers that there is more to read.
@@ -95,6 +103,22 @@ impl TaskLog {
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Change> {
         self.changed.subscribe()
+    }
+}
+
+/// An attempt's log that comes in.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The log of its task.
+    pub log: Arc<TaskLog>,
+    fence: Fence,
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.log.with(self.fence, Live::closed);
+        // Who follows looks elsewhere from now on.
+        self.log.ring();
     }
 }
 
@@ -134,19 +158,36 @@ impl Logs {
         Arc::clone(tasks.entry(task).or_insert_with(|| Arc::new(TaskLog::new())))
     }
 
-    /// An attempt begins, or goes on after a restart of this process.
+    /// An attempt begins, or goes on after another process had it: what that
+    /// one made durable and gave out is so.
     pub fn begin(&self, fence: Fence, base_line: u64, durable: u64, reserved: u64) {
+        self.enter(Live::new(fence, base_line, durable, reserved));
+    }
+
+    /// An attempt's log comes in here, until what this gives is dropped.
+    #[must_use]
+    pub fn take_in(&self, fence: Fence, base_line: u64, durable: u64, reserved: u64) -> Incoming {
+        let mut live = Live::new(fence, base_line, durable, reserved);
+        live.opened();
+        Incoming { log: self.enter(live), fence }
+    }
+
+    fn enter(&self, new: Live) -> Arc<TaskLog> {
+        let fence = new.fence();
         let log = self.of(fence.task);
         {
             let mut lives = log.lives();
-            if !lives.iter().any(|live| live.fence() == fence) {
-                // Older ones stay while something of them is not sealed.
-                lives.retain(|live| !live.is_sealed());
+            if let Some(live) = lives.iter_mut().find(|live| live.fence() == fence) {
+                live.catch_up(&new);
+            } else {
+                // Others stay while something of them is not sealed, or comes in.
+                lives.retain(|live| !live.is_sealed() || live.is_open());
                 let at = lives.partition_point(|live| live.fence().number < fence.number);
-                lives.insert(at, Live::new(fence, base_line, durable, reserved));
+                lives.insert(at, new);
             }
         }
         log.ring_status();
+        log
     }
 
     /// How many records an attempt has in all.
@@ -161,13 +202,14 @@ impl Logs {
         self.of(task).ring_status();
     }
 
-    /// Drops what nobody follows and whose attempts are complete.
+    /// Drops what nobody follows and what is all in segments: the database
+    /// knows the rest.
     pub fn tidy(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.retain(|_, log| {
             let unused = Arc::strong_count(log) == 1 && log.changed.receiver_count() == 0;
-            let settled = log.lives().iter().all(Live::is_settled);
-            !(unused && settled)
+            let sealed = log.lives().iter().all(Live::is_sealed);
+            !(unused && sealed)
         });
     }
 }
