@@ -4,11 +4,11 @@
 //! never in the database first. It decides nothing about who may.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use levers9_transport::accept::SessionHandle;
 use levers9_wire::{ContainerId, Generation, TaskId, WorkspaceId};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::store::{Exposed, Fence, TaskNow};
 
@@ -58,6 +58,8 @@ impl Place {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// How many were entered.
+    numbers: u64,
     containers: HashMap<ContainerId, Arc<Place>>,
     tasks: HashMap<TaskId, ContainerId>,
     slugs: HashMap<String, ContainerId>,
@@ -65,14 +67,37 @@ struct Inner {
     names: HashMap<(WorkspaceId, String), Vec<ContainerId>>,
 }
 
+/// Who may wait for a container at once.
+const WAITING: usize = 1024;
+
 /// Every container that can be reached.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Places {
     inner: Mutex<Inner>,
-    entered: AtomicU64,
+    /// Rung when one is entered.
+    entered: watch::Sender<()>,
+    waiting: Semaphore,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), entered: watch::Sender::default(), waiting: Semaphore::new(WAITING) }
+    }
 }
 
 impl Places {
+    /// To be told when a container is entered.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.entered.subscribe()
+    }
+
+    /// Leave to wait for one; `None` while too many wait.
+    #[must_use]
+    pub fn wait(&self) -> Option<SemaphorePermit<'_>> {
+        self.waiting.try_acquire().ok()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,9 +105,10 @@ impl Places {
     /// Puts a container in, in the place of an earlier way to it. The number
     /// it gives takes it out again.
     pub fn enter(&self, fence: Fence, about: About, session: SessionHandle) -> u64 {
-        let number = self.entered.fetch_add(1, Ordering::Relaxed);
         let container = fence.container;
         let mut inner = self.lock();
+        let number = inner.numbers;
+        inner.numbers += 1;
         inner.remove(container);
         inner.tasks.insert(fence.task, container);
         if let Some(exposed) = &about.exposed {
@@ -92,6 +118,8 @@ impl Places {
             }
         }
         inner.containers.insert(container, Arc::new(Place { fence, about, session, number }));
+        drop(inner);
+        self.entered.send_replace(());
         number
     }
 

@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::clusters::orders;
 use crate::logs::ingest;
-use crate::reach::What;
+use crate::places::Place;
+use crate::reach::{self, What};
 use crate::runs::{self, Drive};
 use crate::scheduler::{fence_of, held_by};
 use crate::sessions::WorkerNow;
@@ -85,7 +86,8 @@ fn take(state: &Shared, arrival: &Arrival, session: &SessionHandle, opened: Open
             state.tasks.spawn(serve);
         }
         stream_open::Kind::Door(open) => {
-            state.tasks.spawn(door(state.clone(), session.clone(), open, opened.stream));
+            let of = (arrival.worker, session.clone());
+            state.tasks.spawn(door(state.clone(), of, open, opened.stream));
         }
         _ => {
             let mut stream = opened.stream;
@@ -96,7 +98,12 @@ fn take(state: &Shared, arrival: &Arrival, session: &SessionHandle, opened: Open
 
 /// Lets something in a container speak to the controlplane, when it is one of
 /// this worker's own.
-async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut stream: Stream) {
+async fn door(
+    state: Shared,
+    (worker, session): (WorkerId, SessionHandle),
+    open: v1::DoorOpen,
+    mut stream: Stream,
+) {
     let door = match valid::Door::try_from(open) {
         Ok(door) => door,
         Err(error) => {
@@ -104,9 +111,7 @@ async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut str
             return stream.abort(ResetCode::Protocol);
         }
     };
-    let place = state.places.container(door.container);
-    let own =
-        place.is_some_and(|place| place.generation() == door.generation && place.session.is_same(&session));
+    let own = is_own(&state, (worker, &session), &door).await;
     let (true, Some(doors)) = (own, state.doors.get()) else { return stream.abort(ResetCode::Refused) };
     match Raw::of(stream).await {
         Ok(raw) => {
@@ -114,6 +119,32 @@ async fn door(state: Shared, session: SessionHandle, open: v1::DoorOpen, mut str
             doors.serve(door.container, door.service, io, peer, state.open.one(What::Door));
         }
         Err(error) => tracing::debug!(%error, "a door broke at once"),
+    }
+}
+
+/// Whether a door is of a container that this worker has. One that has just
+/// come may open doors before its containers are known.
+async fn is_own(state: &Shared, (worker, session): (WorkerId, &SessionHandle), door: &valid::Door) -> bool {
+    let fits = |place: &Place| {
+        place.container() == door.container
+            && place.generation() == door.generation
+            && place.session.is_same(session)
+    };
+    if state.places.container(door.container).is_some_and(|place| fits(&place)) {
+        return true;
+    }
+    let held = async {
+        let task = state.store.task_of_container(door.container).await?;
+        let Some(task) = task else { return Ok(None) };
+        let now = state.store.task(task).await?;
+        let is_it = |now: &TaskNow| {
+            now.is_on(worker) && fence_of(now).is_some_and(|f| f.generation == door.generation)
+        };
+        Ok::<_, StoreError>(now.filter(is_it))
+    };
+    match held.await {
+        Ok(Some(now)) => reach::arrival(state, now, fits).await.is_ok(),
+        _ => false,
     }
 }
 

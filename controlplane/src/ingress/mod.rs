@@ -31,7 +31,7 @@ use levers9_wire::name::printable;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::auth::{Action, authorize};
+use crate::auth::{Action, Identity, authorize};
 use crate::places::Place;
 use crate::ports::Cut;
 use crate::reach::{self, Counted, What};
@@ -174,7 +174,10 @@ impl Ingress {
             Ok(who) => who,
             Err(refusal) if by_slug.is_some() => return Err(refusal),
             // A public one that is not there now may say so to everybody.
-            Err(refusal) => return Err(self.public_away(&route.name).await.unwrap_or(refusal)),
+            Err(refusal) => {
+                let public = self.public_away(&route.name).await.unwrap_or(Err(refusal));
+                return public.map(|place| (place, false));
+            }
         };
         let may = |place: &Arc<Place>| authorize(&who, Action::Invoke, Some(place.about.workspace));
         let by_name = || state.places.name(who.workspace?, &route.name);
@@ -183,17 +186,32 @@ impl Ingress {
         }
         match state.store.task_by_slug(route.name.clone()).await {
             Ok(Some(now)) if authorize(&who, Action::Invoke, Some(now.task.workspace)) => {
-                Err(reach::away(state, &now).into())
+                Ok((reach::arrival(state, now, |_| true).await?, true))
             }
-            Ok(_) => Err(Refusal::not_found()),
+            Ok(_) => Ok((self.named(&who, &route.name).await?, true)),
             Err(error) => Err(unavailable(&error.to_string())),
         }
     }
 
-    async fn public_away(&self, slug: &str) -> Option<Refusal> {
-        let _slot = self.lookups.try_acquire().ok()?;
+    /// A container by a name that leads to none now, if it is expected.
+    async fn named(&self, who: &Identity, name: &str) -> Result<Arc<Place>, Refusal> {
+        let Some(workspace) = who.workspace else { return Err(Refusal::not_found()) };
+        let found = self.state.store.exposed_task(workspace, name.to_owned()).await;
+        match found.map_err(|error| unavailable(&error.to_string()))? {
+            Some(now) if authorize(who, Action::Invoke, Some(workspace)) && reach::is_expected(&now) => {
+                Ok(reach::arrival(&self.state, now, |_| true).await?)
+            }
+            _ => Err(Refusal::not_found()),
+        }
+    }
+
+    /// A public container that is not there now, if it comes in time.
+    async fn public_away(&self, slug: &str) -> Option<Result<Arc<Place>, Refusal>> {
+        let looking = self.lookups.try_acquire().ok()?;
         let now = self.state.store.task_by_slug(slug.to_owned()).await.ok().flatten()?;
-        now.task.exposed.as_ref()?.public.then(|| reach::away(&self.state, &now).into())
+        drop(looking);
+        let public = now.task.exposed.as_ref()?.public;
+        Some(reach::arrival(&self.state, public.then_some(now)?, |_| true).await.map_err(Refusal::from))
     }
 
     /// Sends a request on one connection after another, until it is answered

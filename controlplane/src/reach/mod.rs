@@ -6,6 +6,7 @@
 mod bench;
 mod counts;
 mod relay;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::store::{StoreError, TaskNow};
 pub use bench::Benches;
 pub use counts::{Counted, Counts, What};
 pub use relay::{exec, tunnel};
+pub use wait::{arrival, is_expected};
 
 /// How long a worker may take to permit one more stream.
 const OPEN: Duration = Duration::from_secs(10);
@@ -48,9 +50,9 @@ pub async fn find(
 ) -> Result<Arc<Place>, v1::Failure> {
     // Tasks and containers have ids of one form.
     let task = TaskId::from_bytes(*container.as_bytes());
-    let place = state.places.container(container).or_else(|| state.places.task(task));
-    let Some(place) = place else {
-        return Err(why_not(state, who, action, container, task).await);
+    let place = match state.places.container(container).or_else(|| state.places.task(task)) {
+        Some(place) => place,
+        None => absent(state, who, action, container, task).await?,
     };
     if !authorize(who, action, Some(place.about.workspace)) {
         return Err(no_such_container());
@@ -69,25 +71,27 @@ fn no_such_container() -> v1::Failure {
     failure(FailureCode::NotFound, "no such container", "levers9 container list shows them")
 }
 
-/// Why a container cannot be reached now.
-async fn why_not(
+/// The way to a container that is not here now, if it comes in time.
+async fn absent(
     state: &Shared,
     who: &Identity,
     action: Action,
     container: ContainerId,
     task: TaskId,
-) -> v1::Failure {
+) -> Result<Arc<Place>, v1::Failure> {
     let looked_up = async {
         let of_container = state.store.task_of_container(container).await?;
         state.store.task(of_container.unwrap_or(task)).await
     };
     let found: Result<Option<TaskNow>, StoreError> = looked_up.await;
     match found {
-        Ok(Some(now)) if authorize(who, action, Some(now.task.workspace)) => away(state, &now),
-        Ok(_) => no_such_container(),
+        Ok(Some(now)) if authorize(who, action, Some(now.task.workspace)) => {
+            arrival(state, now, |_| true).await
+        }
+        Ok(_) => Err(no_such_container()),
         Err(error) => {
             tracing::error!(error = %error.chain(), "a container cannot be looked up");
-            failure(FailureCode::Unavailable, error.to_string(), "")
+            Err(failure(FailureCode::Unavailable, error.to_string(), ""))
         }
     }
 }
