@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use levers9_transport::dial::{DialError, Dialer};
-use levers9_transport::link::{Introduce, Link, OpenError, Status};
+use levers9_transport::link::{Introduce, Link, Moved, OpenError, Status};
 use levers9_transport::quic::{Carrier, Endpoint, Lost, Settings};
 use levers9_transport::tcp::Fallback;
 use levers9_transport::{Stream, StreamError};
@@ -195,20 +195,33 @@ impl Client {
     /// # Errors
     /// When the session is gone.
     pub async fn open(&self, kind: stream_open::Kind) -> Result<Stream, StreamError> {
-        self.link.open(kind).await.map_err(|error| match error {
-            OpenError::Stream(error) => error,
-            OpenError::Closed => StreamError::Closed,
-        })
+        self.link.open(kind).await.map_err(stream_error)
+    }
+
+    /// As [`Client::open`], and when what it is for is better done on another.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub async fn open_until_moved(&self, kind: stream_open::Kind) -> Result<(Stream, Moved), StreamError> {
+        self.link.open_until_moved(kind).await.map_err(stream_error)
     }
 
     /// Waits until the session there is now is lost, and says why; `None` when
-    /// there is none now. Cancel safe.
+    /// there is none now. One that moves to another carrier is not lost.
+    /// Cancel safe.
     pub async fn lost(&self) -> Option<Lost> {
-        let carrier = match &*self.link.status().borrow() {
-            Status::Online { carrier, .. } => carrier.clone(),
-            _ => return None,
-        };
-        Some(carrier.closed().await)
+        let mut status = self.link.status();
+        let is_online = |status: &Status| matches!(status, Status::Online { .. });
+        if !is_online(&status.borrow_and_update()) {
+            return None;
+        }
+        match status.wait_for(|status| !is_online(status)).await.as_deref() {
+            Ok(Status::Waiting { why, .. }) => match &**why {
+                DialError::Lost(_, lost) => Some(lost.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Why the session was lost, in words. Where this side has closed it, the
@@ -269,6 +282,13 @@ impl Client {
             () = self.link.shutdown(GOODBYE) => {}
             _closed = carrier.closed() => sleep(LAST_PACKET).await,
         }
+    }
+}
+
+fn stream_error(error: OpenError) -> StreamError {
+    match error {
+        OpenError::Stream(error) => error,
+        OpenError::Closed => StreamError::Closed,
     }
 }
 

@@ -213,14 +213,24 @@ pub struct Moved {
 }
 
 impl Moved {
+    fn is_another(&self, status: &Status) -> bool {
+        matches!(status, Status::Online { home, .. } if *home != self.home)
+    }
+
+    /// Whether there is another session now.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.is_another(&self.status.borrow())
+    }
+
     /// Waits until there is another session than the one the stream was
     /// opened on; the stream itself may go on for a while. Cancel safe.
     pub async fn wait(&mut self) {
-        let home = self.home;
-        let another = |status: &Status| matches!(status, Status::Online { home: now, .. } if *now != home);
-        if self.status.wait_for(another).await.is_err() {
-            // There will be none.
-            std::future::pending::<()>().await;
+        while !self.has_moved() {
+            if self.status.changed().await.is_err() {
+                // There will be none.
+                std::future::pending::<()>().await;
+            }
         }
     }
 }

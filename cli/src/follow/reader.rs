@@ -1,6 +1,7 @@
 //! The stream a log comes on, opened again after the last line printed when
 //! it breaks.
 
+use levers9_transport::link::Moved;
 use levers9_transport::{Stream, StreamError};
 use levers9_wire::v1::{self, stream_open};
 use tokio::time::Instant;
@@ -29,7 +30,8 @@ pub(super) struct Reader {
     open: v1::FollowOpen,
     /// Wait for a lost controlplane for ever.
     patient: bool,
-    stream: Option<Stream>,
+    /// The stream, and when it is better read elsewhere.
+    stream: Option<(Stream, Moved)>,
     /// What came first after a loss, while that is told.
     held: Option<v1::FollowEvent>,
     lost: bool,
@@ -85,7 +87,7 @@ impl Reader {
                     client
                         .session(if self.patient { Patience::Forever } else { Patience::Within(CONNECT) })
                         .await?;
-                    match client.open(stream_open::Kind::Follow(self.open.clone())).await {
+                    match client.open_until_moved(stream_open::Kind::Follow(self.open.clone())).await {
                         Ok(stream) => {
                             self.stream = Some(stream);
                             continue;
@@ -93,11 +95,19 @@ impl Reader {
                         Err(error) => error,
                     }
                 }
-                Some(stream) => match stream.recv.next::<v1::FollowEvent>().await {
-                    Ok(Some(event)) => return Ok(self.heard(event)),
-                    // A log that stops without a word about its end has not ended.
-                    Ok(None) => StreamError::Early,
-                    Err(error) => error,
+                Some((stream, moved)) => tokio::select! {
+                    biased;
+                    event = stream.recv.next::<v1::FollowEvent>() => match event {
+                        Ok(Some(event)) => return Ok(self.heard(event)),
+                        // A log that stops without a word about its end has not ended.
+                        Ok(None) => StreamError::Early,
+                        Err(error) => error,
+                    },
+                    // What is said from now on is said there.
+                    () = moved.wait() => {
+                        self.stream = None;
+                        continue;
+                    }
                 },
             };
             self.give_up_stream();

@@ -8,7 +8,7 @@ use levers9_transport::link::Link;
 use levers9_transport::stream::{Stream, StreamError};
 use levers9_wire::v1::{self, stream_open};
 use levers9_wire::{ContainerId, Generation, limits};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Session;
 use crate::containers::{Handle, LeftLog};
@@ -23,6 +23,8 @@ const COALESCE: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long a controlplane that is left may take to make durable what it has.
+const HAND_OVER: Duration = Duration::from_secs(5);
 /// The position that says that nobody wants any of it.
 const NOTHING: u64 = u64::MAX;
 
@@ -66,7 +68,11 @@ async fn send_all(link: &Link, log: &Log) {
     let mut pause = PAUSE;
     loop {
         let begun = Instant::now();
-        let Err(error) = once(link, log).await else { return };
+        let error = match once(link, log).await {
+            Ok(Sent::All) => return,
+            Ok(Sent::SoFar) => continue,
+            Err(error) => error,
+        };
         if log.spool.progress().borrow().is_settled() {
             return;
         }
@@ -79,6 +85,14 @@ async fn send_all(link: &Link, log: &Log) {
     }
 }
 
+/// What one stream has come to.
+enum Sent {
+    /// All of the log is settled.
+    All,
+    /// The rest is for another controlplane.
+    SoFar,
+}
+
 #[derive(Debug, thiserror::Error)]
 enum SendError {
     #[error(transparent)]
@@ -89,15 +103,16 @@ enum SendError {
     Read(#[from] crate::spool::ReadError),
 }
 
-/// One stream, until the whole log is acknowledged.
-async fn once(link: &Link, log: &Log) -> Result<(), SendError> {
+/// One stream, until the whole log is acknowledged, or until the session has
+/// moved to another controlplane and what was sent is acknowledged.
+async fn once(link: &Link, log: &Log) -> Result<Sent, SendError> {
     let open = v1::LogOpen { container: log.container.to_wire(), generation: log.generation.0 };
-    let mut stream = link.open(stream_open::Kind::Log(open)).await?;
+    let (mut stream, mut moved) = link.open_until_moved(stream_open::Kind::Log(open)).await?;
     let wanted: v1::LogAck = stream.recv.expect().await?;
     if wanted.next_index == NOTHING {
         stream.send.finish();
         discard(&log.spool).await;
-        return Ok(());
+        return Ok(Sent::All);
     }
     // What comes before is durable there.
     log.spool.acknowledge(wanted.next_index).await;
@@ -105,11 +120,16 @@ async fn once(link: &Link, log: &Log) -> Result<(), SendError> {
     let mut progress = log.spool.progress();
     loop {
         progress.mark_unchanged();
+        if moved.has_moved() && !sender.ended {
+            stream.send.finish();
+            return hand_over(log, &mut stream).await;
+        }
         if sender.send_what_is_there(&mut stream).await? {
             continue;
         }
         tokio::select! {
             _changed = progress.changed(), if !sender.ended => {}
+            () = moved.wait(), if !sender.ended => {}
             ack = stream.recv.next::<v1::LogAck>() => match ack? {
                 Some(ack) => log.spool.acknowledge(ack.next_index).await,
                 // The controlplane has been told of the end and is content
@@ -117,12 +137,24 @@ async fn once(link: &Link, log: &Log) -> Result<(), SendError> {
                 None if sender.ended => {
                     stream.send.finish();
                     log.spool.acknowledge(NOTHING).await;
-                    return Ok(());
+                    return Ok(Sent::All);
                 }
                 None => return Err(StreamError::Early.into()),
             },
         }
     }
+}
+
+/// Waits until what was sent is durable there: the rest is sent elsewhere.
+async fn hand_over(log: &Log, stream: &mut Stream) -> Result<Sent, SendError> {
+    let acknowledged = async {
+        while let Some(ack) = stream.recv.next::<v1::LogAck>().await? {
+            log.spool.acknowledge(ack.next_index).await;
+        }
+        Ok(Sent::SoFar)
+    };
+    // What is not is sent again.
+    timeout(HAND_OVER, acknowledged).await.unwrap_or(Ok(Sent::SoFar))
 }
 
 /// Lets go of a log that nobody wants as it comes, to its end.
