@@ -30,4 +30,6 @@ pub mod server;
 pub mod sessions;
 pub mod state;
 pub mod store;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod workers;

@@ -85,3 +85,147 @@ async fn begin_logs(state: &Shared) -> Result<(), StoreError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use levers9_wire::v1::{ClusterSettings, WorkerFacts};
+    use levers9_wire::{ClusterId, WorkerId, WorkspaceId};
+
+    use super::*;
+    use crate::clusters::tend::Delivery;
+    use crate::seal::Sealed;
+    use crate::sessions::Sessions;
+    use crate::store::{Cluster, PoolWorker, PoolWorkerState, Worker, WorkerState};
+    use crate::testing::{alone, placed};
+
+    fn worker(state: WorkerState) -> Worker {
+        Worker {
+            id: WorkerId::generate(),
+            workspace: None,
+            bound_workspace: None,
+            pool: "default".to_owned(),
+            facts: WorkerFacts::default(),
+            build: String::new(),
+            state,
+            created_ms: 1,
+            last_seen_ms: 1,
+            cluster: None,
+        }
+    }
+
+    #[test]
+    fn who_is_away_stays_away_since_then_and_who_is_gone_goes() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let later = start + Duration::from_secs(60);
+        let (stays, goes) = (worker(WorkerState::Ready), worker(WorkerState::Ready));
+        sessions.merge(vec![stays.clone(), goes.clone(), worker(WorkerState::Gone)], &HashSet::new(), start);
+        assert_eq!(sessions.workers().len(), 2, "one that is gone does not come");
+        sessions.update_worker(stays.id, |worker| worker.given_up = true);
+        let bound = Some(WorkspaceId::generate());
+        let renamed = Worker { pool: "other".to_owned(), bound_workspace: bound, ..stays.clone() };
+        let new = worker(WorkerState::Ready);
+        let away = sessions.away();
+        assert_eq!(away, HashSet::from([stays.id, goes.id]));
+        // It came between: the rows are older than it.
+        let between = worker(WorkerState::Ready);
+        sessions.merge(vec![stays.clone(), goes.clone(), between.clone()], &HashSet::new(), later);
+        sessions.merge(
+            vec![renamed, Worker { state: WorkerState::Gone, ..goes.clone() }, new.clone()],
+            &away,
+            later,
+        );
+        let since = |id| sessions.worker(id).map(|worker| worker.away_since);
+        assert_eq!(since(stays.id), Some(Some(start)));
+        assert_eq!((since(goes.id), since(new.id)), (None, Some(Some(later))));
+        assert_eq!(since(between.id), Some(Some(later)), "what came meanwhile is newer than the rows");
+        let stays = sessions.worker(stays.id).unwrap();
+        assert_eq!((stays.pool.as_str(), stays.bound, stays.given_up), ("other", bound, true));
+    }
+
+    fn cluster() -> Cluster {
+        Cluster {
+            id: ClusterId::generate(),
+            workspace: WorkspaceId::generate(),
+            name: "lab".to_owned(),
+            settings: ClusterSettings::default(),
+            shared: false,
+            created_ms: 1,
+            last_seen_ms: None,
+            agent_build: String::new(),
+            kubernetes: String::new(),
+        }
+    }
+
+    fn ordered(cluster: ClusterId, state: PoolWorkerState) -> PoolWorker {
+        PoolWorker {
+            worker: WorkerId::generate(),
+            cluster,
+            node: "n".to_owned(),
+            state,
+            workspace: None,
+            cpu_millis: 1,
+            memory_bytes: 1,
+            gpu_type: String::new(),
+            gpu_count: 0,
+            enrolment: Sealed(Vec::new()),
+            created_ms: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_ordered_on_clusters_goes_forward_only() {
+        use PoolWorkerState::{Pending, Running, Stopping};
+        let (clusters, start) = (crate::clusters::Clusters::default(), Instant::now());
+        let later = start + Duration::from_secs(60);
+        let (lab, left) = (cluster(), cluster());
+        let (comes, stops, lost) =
+            (ordered(lab.id, Pending), ordered(lab.id, Running), ordered(left.id, Running));
+        let rows = (vec![lab.clone(), left.clone()], vec![comes.clone(), stops.clone(), lost.clone()]);
+        clusters.merge(rows, &clusters.known(), start);
+        clusters.reached(stops.worker, Stopping, start);
+        let shared = Cluster { shared: true, ..lab.clone() };
+        let moved = vec![PoolWorker { state: Running, ..comes.clone() }, stops.clone(), lost.clone()];
+        assert!(
+            clusters.merge((vec![shared], moved), &clusters.known(), later).is_empty(),
+            "no agent was here"
+        );
+        let now =
+            |worker: &PoolWorker| clusters.worker(worker.worker).map(|w| (w.row.state, w.since, w.delivery));
+        assert_eq!(now(&comes), Some((Running, later, Delivery::Done(later))));
+        assert_eq!(now(&stops), Some((Stopping, start, Delivery::Due(start))), "the row was read before");
+        assert_eq!(now(&lost), None, "it goes with its cluster");
+        assert!(clusters.get(lab.id).unwrap().row.shared && clusters.get(left.id).is_none());
+    }
+
+    #[tokio::test]
+    async fn callers_have_their_grace_once_they_may_be_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = alone(folder.path()).await;
+        let task = placed(&state, WorkerId::generate()).await.task;
+        let gone = async || state.store.task(task).await.unwrap().unwrap().task.callers_gone_ms;
+        assert_eq!(gone().await, None);
+        take_over(&state).await.unwrap();
+        assert!(gone().await.is_some(), "who followed elsewhere may not come back");
+        state.store.set_callers_gone(task, Some(5)).await.unwrap();
+        take_over(&state).await.unwrap();
+        assert_eq!(gone().await, Some(5), "a grace goes on");
+        start(&state).await.unwrap();
+        assert!(gone().await > Some(5), "after a start it begins anew");
+    }
+
+    #[tokio::test]
+    async fn a_look_that_began_after_the_question_answers_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = alone(folder.path()).await;
+        let begun = Instant::now();
+        refresh(&state).await.unwrap();
+        let asked: Vec<_> = (0..50).map(|_| refresh(&state)).collect();
+        for one in futures_util::future::join_all(asked).await {
+            one.unwrap();
+        }
+        let took = begun.elapsed();
+        assert!(took >= EVERY && took < 2 * EVERY, "all fifty share the second look: {took:?}");
+    }
+}

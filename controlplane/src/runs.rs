@@ -377,3 +377,40 @@ fn after(state: &Shared, fence: Fence, applied: Applied) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use levers9_wire::v1::StopContainer;
+
+    #[tokio::test]
+    async fn all_have_begun_once_every_order_was_heard_of() {
+        let runs = Runs::default();
+        runs.all_begun().await;
+        let (one, other) = (runs.order(), runs.order());
+        let mut all = std::pin::pin!(runs.all_begun());
+        drop(one);
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(20), &mut all).await;
+        assert!(waits.is_err(), "one was not heard of");
+        drop(other);
+        all.await;
+    }
+
+    #[test]
+    fn a_container_is_told_once_that_another_process_was_asked_to_end_it() {
+        let (runs, key) = (Runs::default(), (ContainerId::generate(), Generation(1)));
+        assert!(!runs.goes_on(key), "nobody drives it");
+        let mut stops = runs.register(key);
+        assert!(runs.goes_on(key));
+        assert!(runs.stop(key.0, key.1, StopContainer::default()));
+        assert!(!runs.goes_on(key) && stops.try_recv().is_ok());
+        // Another drive of it: its stream begins with what is known then.
+        let _again = runs.register(key);
+        assert!(runs.goes_on(key));
+        runs.told(key);
+        assert!(!runs.goes_on(key));
+        drop(stops);
+        runs.forget(key);
+        assert!(runs.driven().contains_key(&key), "the newer one goes on");
+    }
+}

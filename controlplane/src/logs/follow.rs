@@ -174,6 +174,10 @@ async fn follow(
                 // Somebody else, or another process, saw its own last one go.
                 note_callers(state, task, None).await;
             }
+            if let (Some(fence), Some(attempt)) = (fence_of(&now), &now.attempt) {
+                // Another process may have sealed more than came in here.
+                log.with(fence, |live| live.sealed(attempt.log_next));
+            }
             tell_status(state, &now, &mut told, stream).await?;
             known = Some(Known { now, version: change.status, at: Instant::now() });
         }
@@ -300,5 +304,35 @@ fn ending(now: &TaskNow, complete: bool) -> v1::FollowEnded {
         exit_code: now.task.exit_code,
         reason: now.task.reason.clone(),
         complete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use levers9_wire::WorkerId;
+
+    use super::*;
+    use crate::store::AttemptState;
+    use crate::testing::{alone, placed};
+
+    #[tokio::test]
+    async fn what_is_told_here_is_not_looked_for_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = alone(folder.path()).await;
+        let fence = placed(&state, WorkerId::generate()).await;
+        let held = state.store.task(fence.task).await.unwrap().unwrap();
+        let mut waiting = held.clone();
+        waiting.attempt.as_mut().unwrap().state = AttemptState::Unreachable;
+        let mut over = held.clone();
+        over.task.status = TaskStatus::Complete;
+        for (now, comes_in, leading, wanted) in [
+            (&held, true, false, KEEPALIVE),
+            (&held, false, true, ELSEWHERE),
+            (&waiting, false, true, KEEPALIVE),
+            (&waiting, false, false, ELSEWHERE),
+            (&over, true, true, TAIL_CHECK),
+        ] {
+            assert_eq!(pace(now, comes_in, leading), wanted);
+        }
     }
 }

@@ -260,3 +260,6 @@ impl<'a> Intake<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,3 +66,46 @@ async fn come(state: &Shared, now: &mut TaskNow, fits: impl Fn(&Place) -> bool) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use levers9_wire::WorkerId;
+    use levers9_wire::v1::FailureCode;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::state::now_ms;
+    use crate::store::{AttemptState, TaskStatus};
+    use crate::testing::{alone, placed};
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_there_is_nothing_to_wait_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = alone(folder.path()).await;
+        let fence = placed(&state, WorkerId::generate()).await;
+        let now = state.store.task(fence.task).await.unwrap().unwrap();
+        assert!(is_expected(&now));
+        let mut unreachable = now.clone();
+        unreachable.attempt.as_mut().unwrap().state = AttemptState::Unreachable;
+        let mut ended = now.clone();
+        ended.task.status = TaskStatus::Complete;
+        assert!(!is_expected(&unreachable) && !is_expected(&ended));
+
+        let begun = Instant::now();
+        let waiting = tokio::spawn({
+            let (state, now) = (state.clone(), now.clone());
+            async move { arrival(&state, now, |_| true).await.unwrap_err() }
+        });
+        state.store.unreachable(fence, None, now_ms()).await.unwrap();
+        state.logs.status_changed(fence.task);
+        let failure = waiting.await.unwrap();
+        assert_eq!(failure.code(), FailureCode::WorkerAway, "{}", failure.text);
+        let slots: Vec<_> = std::iter::from_fn(|| state.places.wait()).collect();
+        assert_eq!(slots.len(), 1_024);
+        assert_eq!(arrival(&state, now.clone(), |_| true).await.unwrap_err().code(), FailureCode::WorkerAway);
+        drop(slots);
+        state.draining.cancel();
+        assert_eq!(arrival(&state, now, |_| true).await.unwrap_err().code(), FailureCode::WorkerAway);
+        assert!(begun.elapsed() < PATIENCE, "nobody waited to the end");
+    }
+}

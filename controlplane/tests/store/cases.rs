@@ -328,6 +328,26 @@ pub(crate) async fn tasks_left_by_their_callers_are_found(place: Place) {
     assert_eq!(store.tasks_without_callers(T0 + 9).await.unwrap(), []);
     assert_eq!(store.tasks_without_callers(T0 + 10).await.unwrap(), [left]);
     assert!(!store.set_callers_gone(TaskId::generate(), None).await.unwrap());
+    // Whoever takes over lets a grace go on that has begun; a start begins all anew.
+    assert_eq!(store.begin_graces(T0 + 20, false).await.unwrap(), 1);
+    assert_eq!(store.tasks_without_callers(T0 + 10).await.unwrap(), [left]);
+    assert_eq!(store.tasks_without_callers(T0 + 20).await.unwrap(), [left, followed]);
+    assert_eq!(store.begin_graces(T0 + 30, true).await.unwrap(), 2);
+    assert_eq!(store.tasks_without_callers(T0 + 29).await.unwrap(), []);
+}
+
+pub(crate) async fn a_task_that_is_asked_to_end_is_found_while_a_worker_has_it(place: Place) {
+    let store = place.open().await;
+    let (running, _) = a_running_task(&store).await;
+    let waiting = a_task(&store).await;
+    assert_eq!(store.tasks_asked_to_end().await.unwrap(), []);
+    for task in [running.task, waiting] {
+        store.cancel(task, "enough".to_owned(), T0 + 30).await.unwrap();
+    }
+    let asked = store.tasks_asked_to_end().await.unwrap();
+    assert_eq!(asked.iter().map(|now| now.task.id).collect::<Vec<_>>(), [running.task]);
+    store.unreachable(running, None, T0 + 40).await.unwrap();
+    assert_eq!(store.tasks_asked_to_end().await.unwrap(), []);
 }
 
 pub(crate) async fn what_is_exposed_is_found_by_its_slug(place: Place) {
@@ -340,6 +360,20 @@ pub(crate) async fn what_is_exposed_is_found_by_its_slug(place: Place) {
     assert_eq!((found.task.id, found.task.exposed), (id, Some(exposed.clone())));
     assert_eq!(store.task(hidden).await.unwrap().unwrap().task.exposed, None);
     assert_eq!(store.task_by_slug("web-other".to_owned()).await.unwrap(), None);
+    let named = async |name: &str| {
+        let found = store.exposed_task(workspace, name.to_owned()).await.unwrap();
+        found.map(|now| now.task.id)
+    };
+    assert_eq!(
+        (named("a job").await, named("another").await),
+        (Some(id), None),
+        "the one that exposes something"
+    );
+    let slug = Exposed { slug: "web-newer".to_owned(), ..exposed.clone() };
+    let newer = submitted(&store, NewTask { exposed: Some(slug), ..task(workspace, T0 + 1) }).await;
+    assert_eq!(named("a job").await, Some(newer));
+    store.cancel(newer, String::new(), T0 + 2).await.unwrap();
+    assert_eq!(named("a job").await, Some(id), "the newest of those that live");
     let twin = NewTask { exposed: Some(exposed), ..task(workspace, T0) };
     let refused = store.submit(stub(), twin, RequestId::generate(), Sealed(vec![9])).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");

@@ -175,6 +175,14 @@ pub(crate) async fn a_node_has_one_worker_on_its_way(place: Place) {
     let claim = store.claim_enrolment(token.id, InstanceId::generate(), T0).await.unwrap();
     assert_eq!(claim, None::<EnrolmentClaim>);
 
+    let (third, stops) = (order(&cluster, "d").await.unwrap(), PoolWorkerState::Stopping);
+    for reached in [PoolWorkerState::Running; 2] {
+        assert_eq!(store.pool_worker_came(third).await.unwrap(), Some(reached));
+    }
+    store.set_pool_worker(third, stops).await.unwrap();
+    assert_eq!(store.pool_worker_came(third).await.unwrap(), Some(stops), "what stops goes on stopping");
+    assert_eq!(store.pool_worker_came(first).await.unwrap(), None);
+
     store.release_lease(&lease).await.unwrap();
     assert_eq!(order(&cluster, "c").await, None, "without the lease nothing is ordered");
     let _running = store.set_pool_worker(second, PoolWorkerState::Running).await.unwrap();

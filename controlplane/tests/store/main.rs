@@ -48,6 +48,7 @@ suite! {
     cases::numbers_beyond_the_database_are_refused,
     cases::text_of_any_script_is_kept,
     cases::tasks_left_by_their_callers_are_found,
+    cases::a_task_that_is_asked_to_end_is_found_while_a_worker_has_it,
     clusters::a_cluster_is_attached_once_and_within_the_quota,
     clusters::a_cluster_is_kept_whole_and_forgotten_with_its_tokens,
     clusters::an_agents_token_is_rotated_without_a_gap,
