@@ -7,30 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use levers9_transport::Lost;
 use levers9_transport::dial::Resolve;
 use levers9_transport::link::{Link, Status};
 use levers9_transport::quic::HalfError;
 use levers9_transport::sim::links;
-use levers9_transport::{Carrier, Lost};
 use levers9_wire::v1::{self, ResetCode, stream_open};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::outages::Names;
-use crate::world::{NAME, Server, World, arrived, call, offline, online, server_address};
-
-fn s(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use crate::world::{NAME, Server, World, arrived, call, offline, online, rides_on, s, server_address};
 
 fn other_address() -> SocketAddr {
     "10.0.0.2:443".parse().unwrap()
-}
-
-fn rides_on(link: &Link) -> Carrier {
-    match &*link.status().borrow() {
-        Status::Online { carrier, .. } => carrier.clone(),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Waits until the link's session is at an address; it is online all the while.
@@ -210,6 +199,8 @@ async fn many_do_not_come_together_and_none_is_lost() {
     }
     let arrivals = new.gate.arrivals.lock().unwrap().clone();
     assert_eq!((arrivals.len(), sessions(&new)), (250, 250));
+    sleep(s(1)).await;
+    assert_eq!((old.acceptor.staying(), sessions(&old)), (0, 250), "all have said so");
     assert!(old.acceptor.shutdown("replaced", Duration::ZERO, s(3)).await);
     sleep(s(60)).await;
     assert_eq!(new.gate.arrivals.lock().unwrap().len(), 250);

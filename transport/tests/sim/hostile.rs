@@ -2,7 +2,6 @@
 //! of 4 GiB, kinds nobody knows. They end themselves and nobody else.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use levers9_transport::dial::Dialer;
@@ -16,11 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{Server, World, call, online, server_address};
-
-fn s(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use crate::world::{Server, World, call, online, s, server_address};
 
 async fn carrier(world: &World, number: u16) -> Carrier {
     let endpoint = world.endpoint(number);

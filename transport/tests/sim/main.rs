@@ -4,11 +4,13 @@
 
 #![cfg(test)]
 
+mod cuts;
 mod drains;
 mod hostile;
 mod links;
 mod moves;
 mod outages;
+mod pipes;
 mod storm;
 mod streams;
 mod tunnels;

@@ -6,45 +6,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use levers9_transport::accept::{Ending, SessionHandle};
+use levers9_transport::accept::Ending;
 use levers9_transport::dial::DialError;
 use levers9_transport::link::{Link, Status};
 use levers9_transport::quic::HalfError;
 use levers9_transport::sim::{Conditions, links};
-use levers9_transport::{Carrier, CarrierKind, Lost, Stream};
+use levers9_transport::{CarrierKind, Lost, Stream};
 use levers9_wire::v1::{self, RefuseCode, ResetCode, stream_open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{Server, World, call, client_address, download, drain, echo, online, server_address};
-
-fn s(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-fn hole() -> Conditions {
-    Conditions { black_hole: true, ..Conditions::default() }
-}
-
-fn rides_on(link: &Link) -> Carrier {
-    match &*link.status().borrow() {
-        Status::Online { carrier, .. } => carrier.clone(),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Waits until the link rides on another kind of carrier; says how long it took.
-async fn moves_to(link: &Link, kind: CarrierKind, within: Duration) -> Duration {
-    let began = Instant::now();
-    let mut status = link.status();
-    let there = status.wait_for(|s| matches!(s, Status::Online { carrier, .. } if carrier.kind() == kind));
-    timeout(within, there).await.expect("it moves in time").unwrap();
-    began.elapsed()
-}
-
-fn session_of(server: &Server) -> SessionHandle {
-    server.gate.handles.lock().unwrap().last().expect("a session").clone()
-}
+use crate::world::{
+    World, call, client_address, download, drain, echo, hole, moves_to, online, rides_on, s, server_address,
+    session_of,
+};
 
 async fn open_echo(link: &Link) -> Stream {
     link.open(stream_open::Kind::Log(v1::LogOpen::default())).await.unwrap()

@@ -11,18 +11,12 @@ use levers9_transport::address::Address;
 use levers9_transport::dial::{DialError, Dialer, Resolve};
 use levers9_transport::link::Status;
 use levers9_transport::quic::{Lost, Settings};
-use levers9_transport::sim::{Conditions, links};
+use levers9_transport::sim::links;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{NAME, World, arrived, call, client_address, offline, online, server_address, try_call};
-
-fn hole() -> Conditions {
-    Conditions { black_hole: true, ..Conditions::default() }
-}
-
-fn s(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use crate::world::{
+    NAME, World, arrived, call, client_address, hole, offline, online, s, server_address, try_call,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_short_hole_costs_no_session() {

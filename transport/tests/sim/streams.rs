@@ -10,11 +10,7 @@ use levers9_transport::sim::links;
 use levers9_wire::v1::{self, ResetCode, stream_open};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::world::{World, call, download, drain, echo, online};
-
-fn s(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use crate::world::{World, call, download, drain, echo, online, s};
 
 /// B1: what was not read of an abandoned stream must not be missing afterwards.
 #[tokio::test(start_paused = true)]

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::address::{Address, Pin, Trust};
 use levers9_transport::dial::{Dialer, Resolve};
 use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
-use levers9_transport::quic::{Endpoint, Identity, Settings};
-use levers9_transport::sim::{self, Network};
+use levers9_transport::quic::{Endpoint, HalfError, Identity, Settings};
+use levers9_transport::sim::{self, Conditions, Network};
 use levers9_transport::stream::Stream;
-use levers9_transport::tcp::{Fallback, Io, Listener, Via};
+use levers9_transport::tcp::{Fallback, Listener, Via};
 use levers9_transport::tunnel::{Raw, relay};
+use levers9_transport::{Carrier, CarrierKind};
 use levers9_wire::v1::{self, RefuseCode, stream_open};
 use levers9_wire::{InstanceId, SessionId, valid};
 use rand::SeedableRng;
@@ -24,6 +24,8 @@ use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+
+use crate::pipes::Pipes;
 
 pub(crate) const HOST: &str = "10.0.0.1";
 pub(crate) const NAME: &str = "controlplane.test";
@@ -44,36 +46,6 @@ pub(crate) struct World {
     seed: u64,
 }
 
-/// TCP without a network: connections of memory.
-#[derive(Debug)]
-pub(crate) struct Pipes {
-    pub(crate) given: mpsc::Sender<(Box<dyn Io>, SocketAddr)>,
-    /// Connections are not answered.
-    pub(crate) blocked: AtomicBool,
-    /// How many were made.
-    pub(crate) made: AtomicUsize,
-}
-
-impl Pipes {
-    /// The dialer's end of a new connection.
-    pub(crate) async fn pipe(&self) -> tokio::io::DuplexStream {
-        let (near, far) = tokio::io::duplex(64 * 1024);
-        self.given.send((Box::new(far), client_address(0))).await.unwrap();
-        self.made.fetch_add(1, Ordering::Relaxed);
-        near
-    }
-}
-
-#[async_trait]
-impl Via for Pipes {
-    async fn connect(&self, _address: SocketAddr) -> std::io::Result<Box<dyn Io>> {
-        if self.blocked.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        Ok(Box::new(self.pipe().await))
-    }
-}
-
 /// Lets in everybody but who says "refused", and serves:
 /// `Log` echoes raw bytes, `Tunnel` is led back to its opener, `Follow` sends `since_line` bytes, a `Call` gets one answer.
 #[derive(Default)]
@@ -89,6 +61,17 @@ pub(crate) struct Open {
     pub(crate) handles: Mutex<Vec<SessionHandle>>,
     /// How often a carrier joined a session.
     pub(crate) joined: AtomicUsize,
+    /// Streams are not served but held until they break.
+    pub(crate) holds: AtomicBool,
+    /// How those broke.
+    pub(crate) broken: Mutex<Vec<Broken>>,
+}
+
+/// How a stream that was held broke.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) sending: HalfError,
+    pub(crate) receiving: HalfError,
 }
 
 impl Gate for Open {
@@ -131,7 +114,12 @@ impl Gate for Open {
             let handle = session.handle().clone();
             tokio::spawn(async move {
                 gate.serving.fetch_add(1, Ordering::Relaxed);
+                let holds = gate.holds.load(Ordering::Relaxed);
                 match opened.kind {
+                    _ if holds => {
+                        let broken = hold(opened.stream).await;
+                        gate.broken.lock().unwrap().push(broken);
+                    }
                     stream_open::Kind::Tunnel(open) => lead_back(&handle, open, opened.stream).await,
                     _ => serve_stream(opened).await,
                 }
@@ -141,6 +129,22 @@ impl Gate for Open {
         let ending = session.handle().ended().await;
         self.endings.lock().unwrap().push(ending);
     }
+}
+
+/// Reads a stream and waits until both of its halves are broken.
+pub(crate) async fn hold(stream: Stream) -> Broken {
+    let Raw { send, mut recv, .. } = Raw::of(stream).await.unwrap();
+    let reading = async {
+        loop {
+            match recv.read(usize::MAX).await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("what is cut has not ended well"),
+                Err(error) => break error,
+            }
+        }
+    };
+    let (sending, receiving) = tokio::join!(send.stopped(), reading);
+    Broken { sending, receiving }
 }
 
 /// Moves a tunnel on to a stream that is opened to the same peer.
@@ -245,8 +249,7 @@ impl World {
     pub(crate) fn server_over_tcp(&self) -> (Server, Arc<Pipes>) {
         let (given, connections) = mpsc::channel(16);
         let listener = Listener::given(connections, &self.settings, &self.identity).unwrap();
-        let pipes = Pipes { given, blocked: AtomicBool::new(false), made: AtomicUsize::new(0) };
-        (self.server_with(Some(listener)), Arc::new(pipes))
+        (self.server_with(Some(listener)), Arc::new(Pipes::new(given)))
     }
 
     fn server_with(&self, listener: Option<Listener>) -> Server {
@@ -378,7 +381,7 @@ pub(crate) async fn download(link: &Link, bytes: u64) -> Stream {
 }
 
 /// Reads to the end and counts.
-pub(crate) async fn drain(stream: Stream) -> Result<u64, levers9_transport::quic::HalfError> {
+pub(crate) async fn drain(stream: Stream) -> Result<u64, HalfError> {
     let (first, mut recv) = stream.recv.into_raw();
     let mut count = first.len() as u64;
     while let Some(bytes) = recv.read(1 << 20).await? {
@@ -420,4 +423,35 @@ pub(crate) async fn try_call(link: &Link) -> Result<(), OpenError> {
     let mut stream = link.open(stream_open::Kind::Call(open)).await?;
     stream.recv.expect::<v1::CallAnswer>().await?;
     Ok(())
+}
+
+pub(crate) fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A path on which everything vanishes.
+pub(crate) fn hole() -> Conditions {
+    Conditions { black_hole: true, ..Conditions::default() }
+}
+
+/// The carrier a link uses now.
+pub(crate) fn rides_on(link: &Link) -> Carrier {
+    match &*link.status().borrow() {
+        Status::Online { carrier, .. } => carrier.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until the link rides on another kind of carrier; says how long it took.
+pub(crate) async fn moves_to(link: &Link, kind: CarrierKind, within: Duration) -> Duration {
+    let began = Instant::now();
+    let mut status = link.status();
+    let there = status.wait_for(|s| matches!(s, Status::Online { carrier, .. } if carrier.kind() == kind));
+    timeout(within, there).await.expect("it moves in time").unwrap();
+    began.elapsed()
+}
+
+/// The session that came last.
+pub(crate) fn session_of(server: &Server) -> SessionHandle {
+    server.gate.handles.lock().unwrap().last().expect("a session").clone()
 }
