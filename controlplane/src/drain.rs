@@ -47,19 +47,21 @@ pub async fn announce(state: &Shared, address: &str) -> Result<(), StoreError> {
     state.store.announce_replica(state.instance, address, ttl_ms, now_ms()).await
 }
 
-/// Goes on saying so until it is to stop.
-pub async fn run(state: Shared, address: String) {
+/// Goes on saying so for ever.
+pub async fn announce_on(state: Shared, address: String) {
     let mut tick = interval(ANNOUNCE);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while state.draining.run_until_cancelled(tick.tick()).await.is_some() {
+    loop {
+        tick.tick().await;
         if let Err(error) = announce(&state, &address).await {
             tracing::debug!(%error, "other controlplanes cannot be told of this one now");
         }
     }
 }
 
-/// Where the others are; `None` when there are none.
-pub async fn others(state: &Shared) -> Option<Vec<String>> {
+/// Says that this process is not here any more, and where the others are;
+/// `None` when there are none.
+pub async fn withdraw(state: &Shared) -> Option<Vec<String>> {
     if state.store.dialect() == Dialect::Sqlite {
         return None;
     }

@@ -19,7 +19,7 @@ use levers9_wire::{InstanceId, WorkspaceId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::calls;
 use crate::clusters::Clusters;
@@ -202,6 +202,7 @@ pub struct Controlplane {
     ingress: Arc<Ingress>,
     rooms: TaskTracker,
     transport: TransportThread,
+    announcing: AbortOnDropHandle<()>,
     /// How long what runs may go on where another takes over.
     drain: Duration,
 }
@@ -263,7 +264,7 @@ impl Controlplane {
         rooms.spawn(janitor::run(Arc::clone(&state), certificates));
         let announced = drain::address_of(bound.quic);
         drain::announce(&state, &announced).await.map_err(StartError::Store)?;
-        rooms.spawn(drain::run(Arc::clone(&state), announced));
+        let announcing = tokio::spawn(drain::announce_on(Arc::clone(&state), announced));
         let desk = Arc::new(FrontDesk::new(Arc::clone(&state), acceptor.gauges(), Arc::clone(&resolver)));
         let (http, grpc) = (tokio_listener(sockets.http)?, tokio_listener(sockets.grpc)?);
         let ingress = Arc::new(Ingress::new(Arc::clone(&state)));
@@ -277,7 +278,17 @@ impl Controlplane {
         )?;
         // There is one set of ports, and it is set once.
         let _first = state.doors.set(ports.doors());
-        Ok(Self { state, addresses: bound, acceptor, ports, ingress, rooms, transport, drain: config.drain })
+        Ok(Self {
+            state,
+            addresses: bound,
+            acceptor,
+            ports,
+            ingress,
+            rooms,
+            transport,
+            announcing: AbortOnDropHandle::new(announcing),
+            drain: config.drain,
+        })
     }
 
     /// Where it is.
@@ -347,10 +358,11 @@ impl Controlplane {
     /// was late.
     pub async fn shutdown(self, hurry: CancellationToken) -> Vec<&'static str> {
         let mut late = Vec::new();
-        self.state.draining.cancel();
         let mut back_in = BACK;
-        match drain::others(&self.state).await {
+        drop(self.announcing);
+        match drain::withdraw(&self.state).await {
             Some(others) => {
+                self.state.draining.cancel();
                 back_in = Duration::ZERO;
                 let when = (others, self.drain);
                 late.extend(drain::make_way(&self.state, &self.acceptor, self.ports, when, &hurry).await);

@@ -2,7 +2,7 @@
 //! the same data and ports.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ const STOP: Duration = Duration::from_secs(40);
 #[derive(Debug)]
 pub struct Controlplane {
     home: Arc<Home>,
+    /// Names its files.
+    name: String,
     data: PathBuf,
     database: Option<String>,
     extra: String,
@@ -45,7 +47,24 @@ struct At {
 impl Controlplane {
     /// One that is to run with its data in `data`; not started yet.
     pub(crate) fn new(home: Arc<Home>, data: PathBuf, database: Option<String>, extra: String) -> Self {
-        Self { home, data, database, extra, inner: Mutex::default() }
+        Self { home, name: "controlplane".to_owned(), data, database, extra, inner: Mutex::default() }
+    }
+
+    /// Another one on the same data and database, that is to listen on the
+    /// same ports of another address of this machine; not started yet.
+    #[must_use]
+    pub fn beside(&self, name: &str, ip: IpAddr) -> Self {
+        let at = self.at();
+        let there = |socket: SocketAddr| SocketAddr::new(ip, socket.port());
+        let at = At { dial: at.dial, quic: there(at.quic), grpc: there(at.grpc), http: there(at.http) };
+        Self {
+            home: Arc::clone(&self.home),
+            name: name.to_owned(),
+            data: self.data.clone(),
+            database: self.database.clone(),
+            extra: self.extra.clone(),
+            inner: Mutex::new(Inner { at: Some(at), ..Inner::default() }),
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -98,6 +117,26 @@ impl Controlplane {
         let mut live = self.inner().live.take().expect("the controlplane runs");
         live.signal(Signal::SIGTERM);
         live.wait(STOP)
+    }
+
+    /// Asks it to stop (SIGTERM) and does not wait.
+    pub fn begin_to_stop(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    /// Waits until it has ended by itself, and returns its exit code.
+    ///
+    /// # Panics
+    /// When it does not run or does not end in time.
+    pub fn wait_end(&self, within: Duration) -> i32 {
+        let mut live = self.inner().live.take().expect("the controlplane runs");
+        live.wait(within)
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.inner().live.as_mut().is_some_and(|live| live.poll().is_none())
     }
 
     /// Sends it a signal, such as `SIGSTOP`.
@@ -158,11 +197,11 @@ impl Controlplane {
     }
 
     fn log_of(&self, start: u32) -> PathBuf {
-        self.home.path().join(format!("controlplane-{start}.log"))
+        self.home.path().join(format!("{}-{start}.log", self.name))
     }
 
     fn config_file(&self) -> PathBuf {
-        self.home.path().join("controlplane.yaml")
+        self.home.path().join(format!("{}.yaml", self.name))
     }
 
     fn config(&self, at: Option<&At>) -> String {

@@ -1,6 +1,7 @@
 //! A person's home: where the command keeps its contexts, and from where it is
 //! started. Nothing of the real environment but `PATH` is passed on.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -19,7 +20,12 @@ const COMMAND: Duration = Duration::from_secs(60);
 pub struct Home {
     folder: Option<TempDir>,
     path: PathBuf,
+    /// What the programs started from here take for `/etc/hosts`.
+    hosts: Option<PathBuf>,
 }
+
+/// Runs a program in a mount namespace where a file is `/etc/hosts`.
+const WITH_HOSTS: &str = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
 
 impl Home {
     /// A new one.
@@ -32,7 +38,31 @@ impl Home {
         watchdog::watch_folder(folder.path());
         let path = folder.path().to_owned();
         std::fs::create_dir(path.join("home")).expect("a home folder");
-        Self { folder: Some(folder), path }
+        Self { folder: Some(folder), path, hosts: None }
+    }
+
+    /// A new one whose programs know the names of [`Home::resolve`], and no others.
+    ///
+    /// # Panics
+    /// When there is no room for it.
+    #[must_use]
+    pub fn with_names() -> Self {
+        let mut home = Self::new();
+        let hosts = home.path.join("hosts");
+        std::fs::write(&hosts, "127.0.0.1 localhost\n").expect("a hosts file");
+        home.hosts = Some(hosts);
+        home
+    }
+
+    /// From now on a name leads to these addresses, also for what runs.
+    ///
+    /// # Panics
+    /// When this home has no names of its own.
+    pub fn resolve(&self, name: &str, addresses: &[IpAddr]) {
+        let hosts = self.hosts.as_ref().expect("a home with names");
+        let lines: String = addresses.iter().map(|address| format!("{address} {name}\n")).collect();
+        // In place: the file itself is what others have mounted.
+        std::fs::write(hosts, format!("127.0.0.1 localhost\n{lines}")).expect("the hosts file");
     }
 
     /// Its folder; the home folder is `home` in it.
@@ -44,7 +74,18 @@ impl Home {
     /// One of the binaries, to be started from here.
     #[must_use]
     pub fn command(&self, binary: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(binaries::path(binary));
+        let binary = binaries::path(binary);
+        let mut command = match &self.hosts {
+            None => Command::new(binary),
+            Some(hosts) => {
+                let mut command = Command::new("unshare");
+                if !nix::unistd::geteuid().is_root() {
+                    command.arg("--map-root-user");
+                }
+                command.args(["--mount", "--", "sh", "-c", WITH_HOSTS]).arg(hosts).arg(binary);
+                command
+            }
+        };
         command.args(args).stdin(Stdio::null()).current_dir(&self.path);
         command.env_clear().env("HOME", self.path.join("home")).env("TMPDIR", &self.path);
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());

@@ -1,5 +1,6 @@
 //! A controlplane with what belongs to it.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,9 @@ pub struct Setup {
     pub data: Option<PathBuf>,
     /// More lines for its configuration, as YAML.
     pub config: String,
+    /// A name under which the controlplane is dialed, for all programs of this
+    /// world; see [`Home::resolve`].
+    pub name: Option<&'static str>,
 }
 
 /// A running controlplane, a home that is logged in to it as admin, and the
@@ -52,13 +56,19 @@ impl World {
     /// Starts a controlplane that is not as usual.
     #[must_use]
     pub fn start_with(backend: Backend, setup: Setup) -> Self {
-        let home = Arc::new(Home::new());
+        let home = Arc::new(setup.name.map_or_else(Home::new, |name| {
+            let home = Home::with_names();
+            home.resolve(name, &[Ipv4Addr::LOCALHOST.into()]);
+            home
+        }));
         let database = match backend {
             Backend::Sqlite => None,
             Backend::Postgres => Some(postgres::fresh_database()),
         };
         let data = setup.data.unwrap_or_else(|| home.path().join("controlplane"));
-        let controlplane = Controlplane::new(Arc::clone(&home), data, database, setup.config);
+        let names = setup.name.map(|name| format!("names: [{name}]\n")).unwrap_or_default();
+        let config = format!("{names}{}", setup.config);
+        let controlplane = Controlplane::new(Arc::clone(&home), data, database, config);
         controlplane.start();
         let world = Self { controlplane, home };
         let mut login = world.home.command("levers9", &["login", &world.controlplane.address()]);

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use levers9_wire::Reset;
 use levers9_wire::v1::ResetCode;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -293,13 +294,32 @@ impl Reading {
 ///
 /// # Errors
 /// When either breaks; the other is then reset with the same code.
-pub async fn relay(mut one: Raw, mut other: Raw) -> Result<(), Cut> {
+pub async fn relay(one: Raw, other: Raw) -> Result<(), Cut> {
+    relay_until(one, other, std::future::pending()).await
+}
+
+/// As [`relay`], but no longer than until `over` gives a code to reset both with.
+///
+/// # Errors
+/// As [`relay`], and when it was over.
+pub async fn relay_until(
+    mut one: Raw,
+    mut other: Raw,
+    over: impl Future<Output = ResetCode>,
+) -> Result<(), Cut> {
     let moved = {
         let (first, second) = (std::mem::take(&mut one.first), std::mem::take(&mut other.first));
-        tokio::try_join!(
-            across(first, &mut one.recv, &mut other.send),
-            across(second, &mut other.recv, &mut one.send)
-        )
+        let moving = async {
+            tokio::try_join!(
+                across(first, &mut one.recv, &mut other.send),
+                across(second, &mut other.recv, &mut one.send)
+            )
+        };
+        tokio::select! {
+            biased;
+            moved = moving => moved,
+            code = over => Err(HalfError::Reset(Reset::local(code))),
+        }
     };
     if let Err(broken) = moved {
         let cut = Cut::from(broken);

@@ -2,7 +2,7 @@
 //! worker, with their bytes moved across. What breaks one breaks the other.
 
 use levers9_transport::stream::{Stream, StreamError};
-use levers9_transport::tunnel::{Raw, relay};
+use levers9_transport::tunnel::{Raw, relay_until};
 use levers9_wire::v1::{self, FailureCode, ResetCode, exec_output, stream_open};
 use levers9_wire::valid;
 use prost::Message;
@@ -64,9 +64,14 @@ fn invalid(error: &valid::Invalid) -> v1::Failure {
 
 /// Moves bytes between two streams, on the thread of their sessions.
 pub(super) async fn across(state: &Shared, stream: Stream, onward: Stream) {
-    let moved = async {
+    let stopping = state.stopping.clone();
+    let moved = async move {
         let (one, other) = (Raw::of(stream).await?, Raw::of(onward).await?);
-        if let Err(cut) = relay(one, other).await {
+        let over = async {
+            stopping.cancelled().await;
+            ResetCode::Draining
+        };
+        if let Err(cut) = relay_until(one, other, over).await {
             tracing::debug!(%cut, "a relayed stream ended early");
         }
         Ok::<_, StreamError>(())

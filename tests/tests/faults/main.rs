@@ -10,6 +10,7 @@ mod garbage;
 mod network;
 mod output;
 mod restart;
+mod rolling;
 mod slow;
 mod support;
 mod tokens;
