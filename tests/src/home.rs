@@ -59,7 +59,7 @@ impl Home {
     /// # Panics
     /// When this home has no names of its own.
     pub fn resolve(&self, name: &str, addresses: &[IpAddr]) {
-        let hosts = self.hosts.as_ref().expect("a home with names");
+        let hosts = self.hosts();
         let lines: String = addresses.iter().map(|address| format!("{address} {name}\n")).collect();
         // In place: the file itself is what others have mounted.
         std::fs::write(hosts, format!("127.0.0.1 localhost\n{lines}")).expect("the hosts file");
@@ -69,6 +69,15 @@ impl Home {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file with the names of [`Home::resolve`].
+    ///
+    /// # Panics
+    /// When this home has no names of its own.
+    #[must_use]
+    pub fn hosts(&self) -> &Path {
+        self.hosts.as_ref().expect("a home with names")
     }
 
     /// One of the binaries, to be started from here.

@@ -26,7 +26,7 @@ mod status;
 mod volumes;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -141,6 +141,11 @@ impl Kubelet {
         } else {
             state.unpullable.insert(image.to_owned());
         }
+    }
+
+    /// What every pod that starts from now on takes for `/etc/hosts`.
+    pub fn share_hosts(&self, hosts: &Path) {
+        self.shared.state().hosts = Some(hosts.to_owned());
     }
 
     /// Gives every pod new tokens of its service account, within a second or two.

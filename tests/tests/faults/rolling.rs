@@ -136,7 +136,9 @@ fn a_rolling_restart_loses_nothing() {
         exec.wait_text("it runs", SOON, |text| text.contains("on"));
     }
     let _new = start_beside(&world);
-    wait::until("some requests", SOON, || if load.answered() > 100 { Ok(()) } else { Err(load.answered().to_string()) });
+    wait::until("some requests", SOON, || {
+        if load.answered() > 100 { Ok(()) } else { Err(load.answered().to_string()) }
+    });
 
     world.controlplane.begin_to_stop();
     let began = Instant::now();
@@ -173,4 +175,31 @@ fn a_rolling_restart_loses_nothing() {
         assert_eq!(world.task(task)["attempts"], 1);
     }
     assert_eq!(worker.poll(), None, "the worker ran through");
+}
+
+/// B19: the name leads elsewhere, and nobody has to be told.
+#[test]
+fn a_controlplane_that_has_moved_is_found_by_its_name() {
+    const COUNT: u32 = 600;
+    let world = World::start_with(Backend::Sqlite, Setup { name: Some(NAME), ..Setup::default() });
+    let worker = world.worker("one");
+    let mut run = world.cli_spawn(&["run", "--name", "numbers", "--", "sh", "-c", &counting(COUNT, 20)]);
+    run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
+    let mut logs = world.cli_spawn(&["logs", "-f", &id_of(&world, "numbers")]);
+    logs.wait_text("numbers", SOON, |text| last_number(text) >= 5);
+    world.controlplane.kill9();
+    let new = world.controlplane.beside("new", NEW);
+    new.start();
+    // For a while the name still leads to where nobody is.
+    world.home.resolve(NAME, &[OLD, NEW]);
+    world.wait_worker(&worker, "ready", Duration::from_secs(60));
+    let before = last_number(&run.text());
+    let more = |text: &str| last_number(text) > before + 10;
+    for live in [&run, &logs] {
+        live.wait_text("numbers from there", LONG, more);
+    }
+    assert_eq!(run.wait(LONG), 0, "{}", run.shown());
+    assert_eq!(logs.wait(SOON), 0, "{}", logs.shown());
+    assert_counts(&run.text(), COUNT, "run");
+    assert_counts(&logs.text(), COUNT, "logs -f");
 }

@@ -16,7 +16,7 @@ use crate::support::{IMAGE, PRODUCT, SOON, Site};
 /// A controlplane without a cluster.
 fn world() -> World {
     let config = format!("worker:\n  image: {IMAGE}\n");
-    World::start_with(Backend::Sqlite, Setup { data: None, config })
+    World::start_with(Backend::Sqlite, Setup { config, ..Setup::default() })
 }
 
 fn run(world: &World, args: &[&str], kubeconfig: &Path) -> Output {

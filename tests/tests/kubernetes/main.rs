@@ -9,6 +9,7 @@ mod join;
 mod joining;
 mod lab;
 mod rights;
+mod rolling;
 mod slow;
 mod support;
 mod tenancy;

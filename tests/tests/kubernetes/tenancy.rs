@@ -328,7 +328,7 @@ struct Limited {
 impl Limited {
     fn new() -> Self {
         let config = format!("worker:\n  image: {IMAGE}\n");
-        let world = World::start_with(Backend::Sqlite, Setup { data: None, config });
+        let world = World::start_with(Backend::Sqlite, Setup { config, ..Setup::default() });
         let file = world.home.path().join("controlplane.yaml");
         Self { world, file, quota: String::new(), may: 5, live: None }
     }

@@ -193,6 +193,9 @@ impl Container {
         let mut mounts = mounts(ground, definition)?;
         let target = definition["terminationMessagePath"].as_str().unwrap_or("/dev/termination-log");
         mounts.push(Mount { source: message.clone(), target: target.to_owned(), read_only: false });
+        if let Some(hosts) = ground.shared.state().hosts.clone() {
+            mounts.push(Mount { source: hosts, target: "/etc/hosts".to_owned(), read_only: true });
+        }
         let working_folder = definition["workingDir"].as_str().unwrap_or("/");
         let mut command = space::command(&folder, &mounts, &user, working_folder, &argv);
         command.envs(variables);

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub(super) nodes: BTreeSet<String>,
     pub(super) paused: bool,
     pub(super) unpullable: BTreeSet<String>,
+    /// What pods take for `/etc/hosts`, where it is not this machine's.
+    pub(super) hosts: Option<PathBuf>,
     /// How often new tokens were asked for.
     pub(super) rotations: u64,
     /// By uid and container.
