@@ -600,6 +600,10 @@ impl Core {
         self.lost = Some(lost);
         self.marked.clear();
         self.lines.clear();
+        // Nobody will take these, and the carrier may be held for long.
+        for id in std::mem::take(&mut self.untaken) {
+            self.streams.remove(&id);
+        }
         for entry in self.streams.values_mut() {
             entry.unsend();
             self.effects.wakes.extend(entry.reader.take());

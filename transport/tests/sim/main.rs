@@ -6,11 +6,13 @@
 
 mod cuts;
 mod drains;
+mod fuzz;
 mod hostile;
 mod links;
 mod moves;
 mod outages;
 mod pipes;
+mod raw;
 mod storm;
 mod streams;
 mod tunnels;

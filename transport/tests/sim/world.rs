@@ -41,8 +41,8 @@ pub(crate) fn client_address(number: u16) -> SocketAddr {
 pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) settings: Settings,
-    identity: Identity,
-    pin: Pin,
+    pub(crate) identity: Identity,
+    pub(crate) pin: Pin,
     seed: u64,
 }
 
@@ -149,8 +149,9 @@ pub(crate) async fn hold(stream: Stream) -> Broken {
 
 /// Moves a tunnel on to a stream that is opened to the same peer.
 async fn lead_back(handle: &SessionHandle, open: v1::TunnelOpen, stream: Stream) {
-    let onward = handle.open(stream_open::Kind::Tunnel(open)).await.unwrap();
-    let _cut = relay(Raw::of(stream).await.unwrap(), Raw::of(onward).await.unwrap()).await;
+    let Ok(onward) = handle.open(stream_open::Kind::Tunnel(open)).await else { return };
+    let (Ok(near), Ok(far)) = (Raw::of(stream).await, Raw::of(onward).await) else { return };
+    let _cut = relay(near, far).await;
 }
 
 async fn serve_stream(opened: Opened) {
@@ -193,7 +194,27 @@ async fn serve_stream(opened: Opened) {
                 stream.send.finish();
             }
         }
-        _ => {}
+        kind => read_frames(kind, opened.stream).await,
+    }
+}
+
+/// Reads the frames that belong to a kind, until there are none or one is bad.
+pub(crate) async fn read_frames(kind: stream_open::Kind, stream: Stream) {
+    async fn all<M: prost::Message + Default>(mut stream: Stream) {
+        while let Ok(Some(_)) = stream.recv.next::<M>().await {}
+    }
+    match kind {
+        stream_open::Kind::Control(_) => all::<v1::ControlFrame>(stream).await,
+        stream_open::Kind::NodeReport(_) => all::<v1::NodeReport>(stream).await,
+        stream_open::Kind::Order(_) => all::<v1::OrderAnswer>(stream).await,
+        stream_open::Kind::Run(_) => all::<v1::RunEvent>(stream).await,
+        stream_open::Kind::Log(_) => all::<v1::LogBatch>(stream).await,
+        stream_open::Kind::Call(_) => all::<v1::CallAnswer>(stream).await,
+        stream_open::Kind::Follow(_) => all::<v1::FollowEvent>(stream).await,
+        stream_open::Kind::Exec(_) => all::<v1::ExecInput>(stream).await,
+        stream_open::Kind::Tunnel(_) => all::<v1::TunnelAnswer>(stream).await,
+        stream_open::Kind::Door(_) => {}
+        stream_open::Kind::Bench(_) => all::<v1::BenchAnswer>(stream).await,
     }
 }
 
@@ -247,9 +268,8 @@ impl World {
 
     /// A server that is reached over TCP too, and the way to it.
     pub(crate) fn server_over_tcp(&self) -> (Server, Arc<Pipes>) {
-        let (given, connections) = mpsc::channel(16);
-        let listener = Listener::given(connections, &self.settings, &self.identity).unwrap();
-        (self.server_with(Some(listener)), Arc::new(Pipes::new(given)))
+        let (listener, pipes) = self.listener();
+        (self.server_with(Some(listener)), pipes)
     }
 
     fn server_with(&self, listener: Option<Listener>) -> Server {
@@ -258,10 +278,24 @@ impl World {
 
     /// A server that shows the same certificate at another address.
     pub(crate) fn server_at(&self, at: SocketAddr, listener: Option<Listener>) -> Server {
+        self.server_on(self.accepting_at(at), listener)
+    }
+
+    /// An endpoint that accepts, for nobody yet.
+    pub(crate) fn accepting_at(&self, at: SocketAddr) -> Endpoint {
         let socket = sim::as_socket(&self.network.socket(at));
-        let endpoint =
-            Endpoint::on(socket, &self.settings, Some(&self.identity), Some(self.seed_for(u16::MAX)))
-                .unwrap();
+        Endpoint::on(socket, &self.settings, Some(&self.identity), Some(self.seed_for(u16::MAX))).unwrap()
+    }
+
+    /// A listener without a server, and the way to it.
+    pub(crate) fn listener(&self) -> (Listener, Arc<Pipes>) {
+        let (given, connections) = mpsc::channel(16);
+        let listener = Listener::given(connections, &self.settings, &self.identity).unwrap();
+        (listener, Arc::new(Pipes::new(given)))
+    }
+
+    /// A server over what accepts already.
+    pub(crate) fn server_on(&self, endpoint: Endpoint, listener: Option<Listener>) -> Server {
         let gate = Arc::new(Open::default());
         let limits = Limits { ping_every: self.settings.ping_interval(), ..Limits::default() };
         let handle = tokio::runtime::Handle::current();
