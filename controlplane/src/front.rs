@@ -108,8 +108,13 @@ impl Front for FrontDesk {
         } else {
             Err("the certificate has expired".to_owned())
         };
-        let stopping =
-            if self.state.stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) };
+        let stopping = if self.state.stopping.is_cancelled() {
+            Err("shutting down".to_owned())
+        } else if self.state.draining.is_cancelled() {
+            Err("another controlplane takes over".to_owned())
+        } else {
+            Ok(())
+        };
         let storage = match self.state.trouble.now() {
             Some(problem) => Err(problem),
             None => room(&self.state.data),

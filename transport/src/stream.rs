@@ -138,6 +138,11 @@ impl FrameSend {
         self.half.reset(why);
     }
 
+    /// Until the peer wants no more of it, or it is gone.
+    pub fn stopped(&self) -> impl Future<Output = HalfError> + Send + 'static {
+        self.half.stopped()
+    }
+
     /// Sends this stream before or after others.
     pub fn set_priority(&mut self, priority: i32) {
         self.half.set_priority(priority);

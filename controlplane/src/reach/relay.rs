@@ -25,14 +25,15 @@ pub async fn tunnel(state: Shared, who: Identity, asked: v1::TunnelOpen, mut str
         };
         open_on(&place.session, stream_open::Kind::Tunnel(onward)).await
     };
-    match onward.await {
-        Ok(onward) => {
+    match unless_left(&stream, onward).await {
+        Some(Ok(onward)) => {
             let _open = state.open.one(What::Tunnel);
             across(&state, stream, onward).await;
         }
-        Err(failure) => {
+        Some(Err(failure)) => {
             refuse(&mut stream, &v1::TunnelAnswer { failure: Some(failure) }).await;
         }
+        None => {}
     }
 }
 
@@ -46,15 +47,24 @@ pub async fn exec(state: Shared, who: Identity, asked: v1::ExecOpen, mut stream:
         let onward = v1::ExecOpen { container, generation, ..asked };
         open_on(&place.session, stream_open::Kind::Exec(onward)).await
     };
-    match onward.await {
-        Ok(onward) => {
+    match unless_left(&stream, onward).await {
+        Some(Ok(onward)) => {
             let _open = state.open.one(What::Exec);
             across(&state, stream, onward).await;
         }
-        Err(failure) => {
+        Some(Err(failure)) => {
             let kind = Some(exec_output::Kind::Failure(failure));
             refuse(&mut stream, &v1::ExecOutput { kind }).await;
         }
+        None => {}
+    }
+}
+
+/// What comes of the way on, unless whoever asked has left before.
+async fn unless_left<T>(stream: &Stream, way: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        way = way => Some(way),
+        _left = stream.send.stopped() => None,
     }
 }
 

@@ -30,7 +30,8 @@ pub(crate) fn a_killed_worker_is_named() {
     in_time(begun, Duration::from_secs(16), "the answer of a dead worker's container");
     let status = answer.status();
     assert!(matches!(status, 503 | 504), "{status}: {}", answer.text());
-    wait::until("the worker is known to be away", Duration::from_secs(60), || {
+    // From then on each waits 10 s for it to come back.
+    wait::until("the worker is known to be away", Duration::from_secs(80), || {
         let answer = site.get("/x");
         let reason = answer.head.text("x-levers9-reason");
         if (answer.status(), reason.as_str()) == (503, "worker-away") {
@@ -38,7 +39,7 @@ pub(crate) fn a_killed_worker_is_named() {
         }
         Err(format!("{} {reason} {}", answer.status(), answer.text()))
     });
-    waiting.limit(Some(Duration::from_secs(60)));
+    waiting.limit(Some(Duration::from_secs(80)));
     let answer = waiting.answer("GET").expect("whoever waited learns it as well");
     assert_eq!(answer.status(), 502, "{}", answer.text());
 }
