@@ -45,6 +45,6 @@ pub use counting::Counting;
 pub use home::{Home, Output};
 pub use live::Live;
 pub use person::Person;
-pub use relay::Relay;
+pub use relay::{Relay, Way};
 pub use worker::Worker;
 pub use world::{Backend, Setup, World};

@@ -1,6 +1,6 @@
-//! A UDP relay between a peer and a controlplane, that can be cut: nothing
-//! passes then and nobody is told, as with a pulled plug. It may relay TCP on
-//! the same port beside it.
+//! A UDP relay between a peer and a controlplane, that can be cut, both ways or
+//! one: nothing passes then and nobody is told, as with a pulled plug. It may
+//! relay TCP on the same port beside it, whose connections can be reset too.
 
 mod tcp;
 
@@ -21,6 +21,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Datagrams that may be on a long way; more are lost.
 const ON_THE_WAY: usize = 10_000;
 
+/// A direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// What peers send.
+    Forth,
+    /// What the controlplane sends.
+    Back,
+}
+
 /// The relay; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Relay {
@@ -33,7 +42,8 @@ pub struct Relay {
 struct Shared {
     to: SocketAddr,
     front: Arc<UdpSocket>,
-    cut: AtomicBool,
+    /// Which ways nothing passes: forth, and back.
+    cut: [AtomicBool; 2],
     /// Of this many datagrams one is lost; 0 for none.
     lossy: AtomicU32,
     count: AtomicU32,
@@ -44,6 +54,8 @@ struct Shared {
     /// Raised when peers are to appear from other ports: what belongs to an
     /// older number ends.
     epoch: AtomicU32,
+    /// The address from which the controlplane sees peers.
+    from: AtomicU32,
     backs: Mutex<HashMap<SocketAddr, Arc<UdpSocket>>>,
 }
 
@@ -92,13 +104,14 @@ impl Relay {
         let shared = Shared {
             to,
             front,
-            cut: off(),
+            cut: [off(), off()],
             lossy: none(),
             count: none(),
             delay: none(),
             late,
             ended: off(),
             epoch: none(),
+            from: AtomicU32::new(Ipv4Addr::LOCALHOST.to_bits()),
             backs,
         };
         let shared = Arc::new(shared);
@@ -121,29 +134,51 @@ impl Relay {
 
     /// Drops everything from now on.
     pub fn cut(&self) {
-        self.cut_udp();
-        self.set_tcp(true);
+        self.cut_way(Way::Forth);
+        self.cut_way(Way::Back);
+    }
+
+    /// Drops everything that goes one way from now on; the other works.
+    pub fn cut_way(&self, way: Way) {
+        self.set_udp(&[way], true);
+        self.set_tcp(&[way], true);
     }
 
     /// Passes everything again.
     pub fn restore(&self) {
         self.restore_udp();
-        self.set_tcp(false);
+        self.set_tcp(&[Way::Forth, Way::Back], false);
     }
 
     /// Drops UDP from now on, as a firewall.
     pub fn cut_udp(&self) {
-        self.shared.cut.store(true, Ordering::SeqCst);
+        self.set_udp(&[Way::Forth, Way::Back], true);
+    }
+
+    /// Drops UDP that goes one way from now on.
+    pub fn cut_udp_way(&self, way: Way) {
+        self.set_udp(&[way], true);
     }
 
     /// Passes UDP again.
     pub fn restore_udp(&self) {
-        self.shared.cut.store(false, Ordering::SeqCst);
+        self.set_udp(&[Way::Forth, Way::Back], false);
     }
 
-    fn set_tcp(&self, cut: bool) {
+    /// Resets every TCP connection there is; new ones pass.
+    pub fn break_tcp(&self) {
         if let Some(tcp) = &self.tcp {
-            tcp.cut.store(cut, Ordering::SeqCst);
+            tcp.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn set_udp(&self, ways: &[Way], cut: bool) {
+        ways.iter().for_each(|way| self.shared.cut[*way as usize].store(cut, Ordering::SeqCst));
+    }
+
+    fn set_tcp(&self, ways: &[Way], cut: bool) {
+        if let Some(tcp) = &self.tcp {
+            ways.iter().for_each(|way| tcp.cut[*way as usize].store(cut, Ordering::SeqCst));
         }
     }
 
@@ -164,6 +199,12 @@ impl Relay {
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         self.shared.backs.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
+
+    /// Lets peers appear from another address of this machine, and other ports.
+    pub fn rebind_to(&self, from: Ipv4Addr) {
+        self.shared.from.store(from.to_bits(), Ordering::SeqCst);
+        self.rebind();
+    }
 }
 
 impl Drop for Relay {
@@ -180,10 +221,10 @@ impl Shared {
         self.ended.load(Ordering::SeqCst)
     }
 
-    fn passes(&self) -> bool {
+    fn passes(&self, way: Way) -> bool {
         let lossy = self.lossy.load(Ordering::SeqCst);
         let lost = lossy > 0 && self.count.fetch_add(1, Ordering::SeqCst) % lossy == lossy - 1;
-        !lost && !self.cut.load(Ordering::SeqCst)
+        !lost && !self.cut[way as usize].load(Ordering::SeqCst)
     }
 
     /// Sends a datagram on, now or when its way is over.
@@ -202,7 +243,7 @@ impl Shared {
         let mut buffer = vec![0; 65_536];
         while !self.ended() {
             let Ok((n, from)) = self.front.recv_from(&mut buffer) else { continue };
-            if self.passes() {
+            if self.passes(Way::Forth) {
                 self.pass(&buffer[..n], self.back(from), None);
             }
         }
@@ -212,7 +253,7 @@ impl Shared {
     fn back(self: &Arc<Self>, peer: SocketAddr) -> Arc<UdpSocket> {
         let mut backs = self.backs.lock().unwrap_or_else(PoisonError::into_inner);
         let made = backs.entry(peer).or_insert_with(|| {
-            let back = socket();
+            let back = socket_at(Ipv4Addr::from_bits(self.from.load(Ordering::SeqCst)));
             back.connect(self.to).expect("a UDP socket connects");
             let back = Arc::new(back);
             let (shared, socket) = (Arc::clone(self), Arc::clone(&back));
@@ -228,7 +269,7 @@ impl Shared {
         let mut buffer = vec![0; 65_536];
         while !self.ended() && self.epoch.load(Ordering::SeqCst) == epoch {
             if let Ok(n) = socket.recv(&mut buffer)
-                && self.passes()
+                && self.passes(Way::Back)
             {
                 self.pass(&buffer[..n], Arc::clone(&self.front), Some(peer));
             }
@@ -254,7 +295,11 @@ fn send(socket: &UdpSocket, bytes: &[u8], to: Option<SocketAddr>) {
 }
 
 fn socket() -> UdpSocket {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a UDP socket");
+    socket_at(Ipv4Addr::LOCALHOST)
+}
+
+fn socket_at(address: Ipv4Addr) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).expect("a UDP socket");
     socket.set_read_timeout(Some(LOOK)).expect("a timeout can be set");
     socket
 }

@@ -1,17 +1,22 @@
 //! The TCP side of a relay, on the port of its UDP side. Cut, nothing passes
-//! and nobody is told; connections that are made then hang.
+//! and nobody is told; connections that are made then hang. Those there are can
+//! be reset.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
-use super::LOOK;
+use super::{LOOK, Way};
 
 /// What the TCP side of a relay looks at.
 #[derive(Debug, Default)]
 pub(super) struct Tcp {
-    pub(super) cut: AtomicBool,
+    /// Which ways nothing passes: forth, and back.
+    pub(super) cut: [AtomicBool; 2],
+    /// Raised when connections are to be reset: those of an older number are.
+    pub(super) epoch: AtomicU32,
     pub(super) ended: AtomicBool,
 }
 
@@ -28,8 +33,13 @@ impl Tcp {
         self.ended.load(Ordering::SeqCst)
     }
 
-    fn is_cut(&self) -> bool {
-        self.cut.load(Ordering::SeqCst)
+    fn is_cut(&self, way: Way) -> bool {
+        self.cut[way as usize].load(Ordering::SeqCst)
+    }
+
+    /// Whether a connection of this number is to go on.
+    fn goes_on(&self, epoch: u32) -> bool {
+        !self.ended() && self.epoch.load(Ordering::SeqCst) == epoch
     }
 
     fn accept(self: Arc<Self>, listener: &TcpListener, to: SocketAddr) {
@@ -39,13 +49,13 @@ impl Tcp {
                 std::thread::sleep(LOOK / 4);
                 continue;
             };
-            let tcp = Arc::clone(&self);
-            std::thread::spawn(move || tcp.pair(front, to));
+            let (tcp, epoch) = (Arc::clone(&self), self.epoch.load(Ordering::SeqCst));
+            std::thread::spawn(move || tcp.pair(front, to, epoch));
         }
     }
 
-    fn pair(self: Arc<Self>, front: TcpStream, to: SocketAddr) {
-        while self.is_cut() && !self.ended() {
+    fn pair(self: Arc<Self>, front: TcpStream, to: SocketAddr, epoch: u32) {
+        while self.is_cut(Way::Forth) && self.goes_on(epoch) {
             std::thread::sleep(LOOK);
         }
         // Who cannot be reached closes on whoever asked.
@@ -58,22 +68,22 @@ impl Tcp {
         };
         let (front_too, back_too) = (both(&front), both(&back));
         let tcp = Arc::clone(&self);
-        std::thread::spawn(move || tcp.copy(front_too, back));
-        self.copy(back_too, front);
+        std::thread::spawn(move || tcp.copy(front_too, back, Way::Forth, epoch));
+        self.copy(back_too, front, Way::Back, epoch);
     }
 
     /// One direction, until its end is passed on.
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, way: Way, epoch: u32) {
         let mut buffer = vec![0; 65_536];
-        while !self.ended() {
-            if self.is_cut() {
+        while self.goes_on(epoch) {
+            if self.is_cut(way) {
                 std::thread::sleep(LOOK);
                 continue;
             }
             match from.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(n) => {
-                    while self.is_cut() && !self.ended() {
+                    while self.is_cut(way) && self.goes_on(epoch) {
                         std::thread::sleep(LOOK);
                     }
                     if to.write_all(&buffer[..n]).is_err() {
@@ -84,6 +94,13 @@ impl Tcp {
                 Err(_) => break,
             }
         }
-        let _closed = to.shutdown(Shutdown::Write);
+        if self.epoch.load(Ordering::SeqCst) == epoch {
+            let _closed = to.shutdown(Shutdown::Write);
+        } else {
+            // The last handle on each socket resets it.
+            for socket in [&from, &to] {
+                let _reset = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
+            }
+        }
     }
 }

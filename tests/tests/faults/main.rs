@@ -3,6 +3,7 @@
 
 mod begin;
 mod callers;
+mod carriers;
 mod dev;
 mod disk;
 mod fallback;
@@ -11,6 +12,7 @@ mod network;
 mod output;
 mod restart;
 mod rolling;
+mod scene;
 mod slow;
 mod support;
 mod tokens;

@@ -3,9 +3,10 @@
 //! each other and beside the other tests, begun by [`crate::begin`], or else by
 //! the first of them; together they take as long as the longest.
 
+use levers9_tests::Way;
 use levers9_tests::slow::Slow;
 
-use crate::{callers, network, workers};
+use crate::{callers, carriers, network, workers};
 
 /// The name of each test here, and what it runs.
 pub(crate) static SLOW: Slow = Slow::new(&[
@@ -14,6 +15,11 @@ pub(crate) static SLOW: Slow = Slow::new(&[
     ("late_result", workers::a_late_result_is_refused),
     ("long_cut", network::alone_a_worker_keeps_its_attempt_through_any_cut),
     ("cancelled_while_cut", network::a_job_cancelled_during_a_long_cut_is_stopped_after_it),
+    ("udp_cut", carriers::udp_that_is_cut),
+    ("udp_eaten_forth", carriers::udp_that_is_eaten_forth),
+    ("udp_eaten_back", carriers::udp_that_is_eaten_back),
+    ("half_open_forth", || carriers::a_half_open_path(Way::Forth)),
+    ("half_open_back", || carriers::a_half_open_path(Way::Back)),
 ]);
 
 #[test]
@@ -39,4 +45,29 @@ fn long_cut() {
 #[test]
 fn cancelled_while_cut() {
     SLOW.verdict("cancelled_while_cut");
+}
+
+#[test]
+fn udp_cut() {
+    SLOW.verdict("udp_cut");
+}
+
+#[test]
+fn udp_eaten_forth() {
+    SLOW.verdict("udp_eaten_forth");
+}
+
+#[test]
+fn udp_eaten_back() {
+    SLOW.verdict("udp_eaten_back");
+}
+
+#[test]
+fn half_open_forth() {
+    SLOW.verdict("half_open_forth");
+}
+
+#[test]
+fn half_open_back() {
+    SLOW.verdict("half_open_back");
 }
