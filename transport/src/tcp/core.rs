@@ -406,9 +406,7 @@ impl Core {
     /// and its place at once, its entry when nobody looks at it any more.
     fn settle(&mut self, id: u64) {
         let Some(entry) = self.streams.get_mut(&id) else { return };
-        if entry.over.is_some() || entry.ignored {
-            self.budget += std::mem::take(&mut entry.borrowed);
-        }
+        self.budget += entry.surplus();
         if !entry.is_over() {
             return;
         }
@@ -752,6 +750,12 @@ impl Core {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.streams.len()
+    }
+
+    /// What windows may still grow by, in bytes, for tests.
+    #[cfg(test)]
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
     }
 
     /// Bytes that came and were not read, and those that wait to be sent, for tests.

@@ -53,6 +53,8 @@ pub(super) struct Entry {
 
     chunks: VecDeque<Bytes>,
     tail: BytesMut,
+    /// Bytes of both.
+    unread: u64,
     /// What the peer may still send.
     pub(super) allowed: u64,
     pub(super) window: u64,
@@ -91,6 +93,7 @@ impl Entry {
             sender_held: true,
             chunks: VecDeque::new(),
             tail: BytesMut::new(),
+            unread: 0,
             allowed: FIRST_WINDOW,
             window: FIRST_WINDOW,
             borrowed: 0,
@@ -142,6 +145,7 @@ impl Entry {
 
     /// Keeps what came.
     pub(super) fn push(&mut self, bytes: Bytes) {
+        self.unread += bytes.len() as u64;
         if bytes.len() < SMALL {
             self.tail.extend_from_slice(&bytes);
             if self.tail.len() >= 2 * SMALL {
@@ -157,13 +161,19 @@ impl Entry {
 
     /// The next piece of what came.
     pub(super) fn pop(&mut self, max: usize) -> Option<Bytes> {
+        let piece = self.next_piece(max)?;
+        self.unread -= piece.len() as u64;
+        Some(piece)
+    }
+
+    fn next_piece(&mut self, max: usize) -> Option<Bytes> {
         let Some(front) = self.chunks.front_mut() else {
             let tail = std::mem::take(&mut self.tail).freeze();
             if tail.len() <= max {
                 return Some(tail).filter(|tail| !tail.is_empty());
             }
             self.chunks.push_back(tail);
-            return self.pop(max);
+            return self.next_piece(max);
         };
         if front.len() <= max {
             return self.chunks.pop_front();
@@ -175,12 +185,25 @@ impl Entry {
     pub(super) fn discard(&mut self) {
         self.chunks = VecDeque::new();
         self.tail = BytesMut::new();
+        self.unread = 0;
     }
 
     /// Bytes that came and were not read, for tests.
     #[cfg(test)]
     pub(super) fn unread(&self) -> usize {
-        self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len()
+        let counted = self.chunks.iter().map(Bytes::len).sum::<usize>() + self.tail.len();
+        assert_eq!(counted as u64, self.unread);
+        counted
+    }
+
+    /// What of the connection's budget is not needed any more: of a half that
+    /// has ended all but what still waits to be read beyond the first window.
+    pub(super) fn surplus(&mut self) -> u64 {
+        if self.over.is_none() && !self.ignored {
+            return 0;
+        }
+        let kept = self.borrowed.min(self.unread.saturating_sub(FIRST_WINDOW));
+        std::mem::replace(&mut self.borrowed, kept) - kept
     }
 
     /// By how much the window is to grow, when half of it was used up at once.

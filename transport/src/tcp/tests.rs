@@ -187,6 +187,94 @@ async fn a_thousand_streams_and_two_thousand_that_are_abandoned() {
     assert_eq!(one.halves(), 1, "only this test's own half is left");
 }
 
+/// The state of a TCP carrier.
+fn core_of<T>(carrier: &TcpCarrier, look: impl FnOnce(&Core) -> T) -> T {
+    carrier.shared().with(|core| look(core))
+}
+
+fn bare_pair(settings: &Settings) -> (TcpCarrier, TcpCarrier) {
+    let (one, other) = duplex(PIPE);
+    let peer = "192.0.2.1:443".parse().unwrap();
+    let start = |io, end| TcpCarrier::start(io, end, peer, settings, &TaskTracker::new());
+    (start(one, dialer()), start(other, End::Acceptor))
+}
+
+/// B1: what the windows of streams have grown by comes back, however those end.
+#[tokio::test(start_paused = true)]
+async fn abandoned_streams_give_back_what_their_windows_have_grown_by() {
+    let settings = Settings { stream_window: 1 << 20, window_max: 4 << 20, ..Settings::default() };
+    let (one, other) = bare_pair(&settings);
+    let mut least = u64::MAX;
+    for round in 0..400 {
+        let (mut send, _recv) = one.open().await.unwrap();
+        let (_back, mut taken) = other.accept().await.unwrap();
+        let writing = tokio::spawn(async move {
+            let _stopped = send.write_all(vec![7; 2 << 20].into()).await;
+            send.finish();
+        });
+        // Enough for its window to grow.
+        let mut read = 0;
+        while read < 512 * 1024 {
+            read += taken.read(usize::MAX).await.unwrap().unwrap().len();
+        }
+        least = least.min(core_of(&other, Core::budget));
+        match round % 4 {
+            0 => drop(taken),
+            1 => taken.stop(ResetCode::Done),
+            2 => while taken.read(usize::MAX).await.unwrap().is_some() {},
+            _ => {
+                sleep(Duration::from_millis(5)).await;
+                drop(taken);
+            }
+        }
+        writing.await.unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert!(least < 4 << 20, "no window has grown");
+    assert_eq!([&one, &other].map(|end| core_of(end, Core::budget)), [4 << 20; 2]);
+    assert_eq!([&one, &other].map(|end| core_of(end, Core::count)), [0; 2]);
+}
+
+/// An end does not give back what was not read: what a peer can make this side
+/// hold is bounded by the budget even when it ends every stream.
+#[tokio::test(start_paused = true)]
+async fn ended_streams_that_are_not_read_stay_within_the_budget() {
+    let settings =
+        Settings { max_streams: 40, stream_window: 1 << 20, window_max: 2 << 20, ..Settings::default() };
+    let (one, other) = bare_pair(&settings);
+    let mut unread = Vec::new();
+    for _ in 0..40 {
+        let (mut send, _recv) = one.open().await.unwrap();
+        let (_back, mut taken) = other.accept().await.unwrap();
+        let (go_on, paused) = tokio::sync::oneshot::channel::<()>();
+        let writing = tokio::spawn(async move {
+            send.write_all(vec![7; 2 << 20].into()).await.unwrap();
+            let _now = paused.await;
+            send.write_all(vec![7; 400 << 10].into()).await.unwrap();
+            send.finish();
+            let _carrier_ends = send.delivered().await;
+        });
+        let mut read = 0;
+        while read < 2 << 20 {
+            read += taken.read(usize::MAX).await.unwrap().unwrap().len();
+        }
+        go_on.send(()).unwrap();
+        sleep(Duration::from_millis(50)).await;
+        unread.push((taken, writing));
+        let held = core_of(&other, Core::held).0;
+        assert!(held <= unread.len() * 64 * 1024 + (2 << 20), "{held} unread in {} streams", unread.len());
+    }
+    // Once it is read, everything is there and the budget is back.
+    for (mut taken, _writing) in unread {
+        let mut read = 0;
+        while let Some(bytes) = taken.read(usize::MAX).await.unwrap() {
+            read += bytes.len();
+        }
+        assert_eq!(read, 400 << 10);
+    }
+    assert_eq!(core_of(&other, Core::budget), 2 << 20);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_comes_out_is_what_went_in_whatever_the_pieces() {
     let (one, other) = pair();

@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod credit;
 mod cuts;
 mod drains;
 mod fuzz;

@@ -88,6 +88,12 @@ impl Rude {
     }
 }
 
+/// Both ends of a carrier.
+pub(crate) async fn pair(world: &World, over: Over) -> (Carrier, Carrier) {
+    let (rude, pipes) = Rude::new(world);
+    tokio::join!(dial(world, &pipes, 1, over), rude.accept(over))
+}
+
 /// One message as a frame.
 pub(crate) fn framed<M: Message>(message: &M) -> Vec<u8> {
     let mut bytes = BytesMut::new();

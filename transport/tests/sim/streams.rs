@@ -1,85 +1,68 @@
 //! Streams: abandoned, stopped, paused, huge. What one does costs no other anything.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use levers9_transport::Stream;
 use levers9_transport::link::Status;
 use levers9_transport::quic::Settings;
 use levers9_transport::sim::links;
-use levers9_wire::v1::{self, ResetCode, stream_open};
+use levers9_wire::limits;
+use levers9_wire::v1::{self, stream_open};
+use prost::Message as _;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::raw::{BOTH, link};
 use crate::world::{World, call, download, drain, echo, online, s};
 
-/// B1: what was not read of an abandoned stream must not be missing afterwards.
-#[tokio::test(start_paused = true)]
-async fn two_thousand_abandoned_streams_cost_no_window() {
-    let mut world = World::new(51);
-    world.settings = Settings { window: 1 << 20, window_max: 1 << 20, ..Settings::default() };
-    world.network.set(links::rack());
-    let server = world.server();
-    let (link, _incoming) = world.link(1);
-    online(&link, s(10)).await;
-    for round in 0..2_000u32 {
-        let stream = download(&link, 256 * 1024).await;
-        let (_, mut recv) = stream.recv.into_raw();
-        recv.read(1024).await.unwrap();
-        match round % 3 {
-            0 => drop(recv),
-            1 => recv.stop(ResetCode::Cancelled),
-            _ => {
-                let task = tokio::spawn(async move { recv.read(usize::MAX).await.map(drop) });
-                task.abort();
-            }
-        }
+/// Reads to the end; how long the longest pause between two reads was.
+async fn longest_pause(stream: Stream) -> (u64, Duration) {
+    let (first, mut recv) = stream.recv.into_raw();
+    let (mut count, mut longest, mut last) = (first.len() as u64, Duration::ZERO, Instant::now());
+    while let Some(bytes) = recv.read(32 * 1024).await.unwrap() {
+        count += bytes.len() as u64;
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
     }
-    let began = Instant::now();
-    assert_eq!(timeout(s(3), drain(download(&link, 10 << 20).await)).await.unwrap().unwrap(), 10 << 20);
-    assert!(began.elapsed() < s(3));
-    sleep(s(1)).await;
-    assert_eq!(server.gate.serving.load(Ordering::Relaxed), 0, "the server still serves abandoned streams");
+    (count, longest)
 }
 
-/// B3: whatever the order of finish, stop and reset, the slot is given back.
-#[tokio::test(start_paused = true)]
-async fn short_streams_never_use_up_the_limit() {
-    let mut world = World::new(52);
-    world.settings.max_streams = 100;
-    let server = world.server();
-    let (link, _incoming) = world.link(1);
-    online(&link, s(10)).await;
-    for round in 0..1_000u64 {
-        let stream = timeout(s(1), download(&link, 8 * 1024)).await.expect("a stream can be opened");
-        let (_, mut recv) = stream.recv.into_raw();
-        let _first = recv.read(1).await;
-        sleep(Duration::from_millis(round % 6)).await;
-    }
-    sleep(s(1)).await;
-    assert_eq!(server.gate.serving.load(Ordering::Relaxed), 0);
-}
-
-/// B5: a reader that resumes wakes its sender at once, not with the next ping.
+/// B5: a reader that resumes wakes its sender at once, not with the next ping
+/// or keep-alive, whether the stream's or the connection's limit blocks it.
 #[tokio::test(start_paused = true)]
 async fn resuming_a_reader_on_a_quiet_connection_wakes_the_sender() {
-    let mut world = World::new(53);
-    world.settings = Settings {
-        stream_window: 256 << 10,
-        window: 384 << 10,
-        window_max: 384 << 10,
-        ..Settings::default()
-    };
-    let _server = world.server();
-    let (link, _incoming) = world.link(1);
-    online(&link, s(10)).await;
-    // Two streams, so that the stream's and the connection's limit block in turn.
-    let first = download(&link, 8 << 20).await;
-    let second = download(&link, 8 << 20).await;
-    sleep(s(14)).await;
-    let began = Instant::now();
-    let (a, b) = tokio::join!(drain(first), drain(second));
-    assert_eq!((a.unwrap(), b.unwrap()), (8 << 20, 8 << 20));
-    assert!(began.elapsed() < s(2), "took {:?}", began.elapsed());
+    let soon = Duration::from_millis(200);
+    for over in BOTH {
+        for (pings, quiet) in [(true, 14), (true, 17), (true, 29), (false, 40)] {
+            let mut world = World::new(53);
+            world.settings = Settings {
+                stream_window: 256 << 10,
+                window: 384 << 10,
+                window_max: 384 << 10,
+                ..Settings::default()
+            };
+            if !pings {
+                let never = s(3600);
+                world.settings.keep_alive = never;
+                world.settings.idle_timeout = 4 * never;
+                world.ping_every = Some(never);
+            }
+            let (_server, pipes) = world.server_over_tcp();
+            let (link, _incoming) = link(&world, &pipes, 1, over);
+            online(&link, s(10)).await;
+            // The first is held by its own limit, the second by what that left of the connection's.
+            let first = download(&link, 4 << 20).await;
+            sleep(Duration::from_millis(100)).await;
+            let second = download(&link, 4 << 20).await;
+            sleep(s(quiet)).await;
+            let (read, pause) = longest_pause(second).await;
+            assert_eq!(read, 4 << 20);
+            assert!(pause < soon, "{over:?}, pings {pings}, quiet {quiet} s: the second paused {pause:?}");
+            let (read, pause) = longest_pause(first).await;
+            assert_eq!(read, 4 << 20);
+            assert!(pause < soon, "{over:?}, pings {pings}, quiet {quiet} s: the first paused {pause:?}");
+        }
+    }
 }
 
 /// B2: a reader that stops reading pauses its own stream only.
@@ -110,22 +93,44 @@ async fn eight_stalled_readers_stall_nobody_else() {
     drop(stalled);
 }
 
-/// B6: a frame larger than the window arrives all the same.
+/// B6: one frame larger than any window is read whole.
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_the_window_arrives() {
-    let mut world = World::new(55);
-    world.settings = Settings {
-        stream_window: 256 << 10,
-        window: 256 << 10,
-        window_max: 256 << 10,
-        ..Settings::default()
-    };
-    let _server = world.server();
-    let (link, _incoming) = world.link(1);
-    online(&link, s(10)).await;
-    // A report of several MiB, echoed back through the same small window.
-    let report = vec![3u8; 5 << 20];
-    timeout(s(5), echo(&link, &report)).await.expect("in time");
+async fn a_frame_larger_than_the_window_is_read_whole() {
+    for over in BOTH {
+        let mut world = World::new(55);
+        world.settings = Settings {
+            stream_window: 256 << 10,
+            window: 256 << 10,
+            window_max: 256 << 10,
+            ..Settings::default()
+        };
+        let (_server, pipes) = world.server_over_tcp();
+        let (link, _incoming) = link(&world, &pipes, 1, over);
+        online(&link, s(10)).await;
+        let node = v1::NodeState { name: "n".repeat(800), ..v1::NodeState::default() };
+        let report = v1::NodeReport { nodes: vec![node; 5_100], ..v1::NodeReport::default() };
+        assert!((4_000_000..limits::NODE_REPORT).contains(&report.encoded_len()));
+        let log = stream_open::Kind::Log(v1::LogOpen::default());
+        let Stream { send, recv } = link.open(log).await.unwrap();
+        // There and back through the same small windows.
+        let (mut send, mut recv) =
+            (send.with_limit(limits::NODE_REPORT), recv.with_limit(limits::NODE_REPORT));
+        let there_and_back = async { tokio::join!(send.send(&report), recv.expect::<v1::NodeReport>()) };
+        let (sent, read) = timeout(s(2), there_and_back).await.expect("in time");
+        sent.unwrap();
+        assert!(read.unwrap() == report, "over {over:?}");
+        // A piece of a log too, beside another stream that is not read.
+        let _unread = download(&link, 1 << 30).await;
+        let records =
+            vec![v1::LogRecord { data: Bytes::from(vec![5; limits::LOG_PIECE]), ..Default::default() }];
+        let batch = v1::LogBatch { records, ..Default::default() };
+        let mut stream = link.open(stream_open::Kind::Log(v1::LogOpen::default())).await.unwrap();
+        let there_and_back =
+            async { tokio::join!(stream.send.send(&batch), stream.recv.expect::<v1::LogBatch>()) };
+        let (sent, read) = timeout(s(5), there_and_back).await.expect("in time");
+        sent.unwrap();
+        assert!(read.unwrap() == batch, "over {over:?}");
+    }
 }
 
 /// B42: what was written before a close arrives before it.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::address::{Address, Pin, Trust};
+use levers9_transport::carrier::SendHalf;
 use levers9_transport::dial::{Dialer, Resolve};
 use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
 use levers9_transport::quic::{Endpoint, HalfError, Identity, Settings};
@@ -41,13 +42,15 @@ pub(crate) fn client_address(number: u16) -> SocketAddr {
 pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) settings: Settings,
+    /// How often servers ping, if not as the settings say.
+    pub(crate) ping_every: Option<Duration>,
     pub(crate) identity: Identity,
     pub(crate) pin: Pin,
     seed: u64,
 }
 
 /// Lets in everybody but who says "refused", and serves:
-/// `Log` echoes raw bytes, `Tunnel` is led back to its opener, `Follow` sends `since_line` bytes, a `Call` gets one answer.
+/// `Log` echoes raw bytes, `Tunnel` is led back to its opener, `Follow` sends `since_line` bytes, or as many numbers `tail` ms apart, a `Call` gets one answer.
 #[derive(Default)]
 pub(crate) struct Open {
     /// When each peer was let in.
@@ -174,6 +177,9 @@ async fn serve_stream(opened: Opened) {
         }
         stream_open::Kind::Follow(follow) => {
             let Ok(mut send) = opened.stream.send.into_raw().await else { return };
+            if let Some(pause) = follow.tail {
+                return send_numbers(&mut send, follow.since_line, Duration::from_millis(pause)).await;
+            }
             let mut left = usize::try_from(follow.since_line).unwrap();
             let block = Bytes::from(vec![7u8; 64 * 1024]);
             while left > 0 {
@@ -196,6 +202,18 @@ async fn serve_stream(opened: Opened) {
         }
         kind => read_frames(kind, opened.stream).await,
     }
+}
+
+/// Numbers from 0 on, with pauses between them.
+async fn send_numbers(send: &mut SendHalf, count: u64, pause: Duration) {
+    for number in 0..count {
+        if send.write_all(number.to_be_bytes().to_vec().into()).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+    }
+    send.finish();
+    let _delivered = send.delivered().await;
 }
 
 /// Reads the frames that belong to a kind, until there are none or one is bad.
@@ -252,7 +270,14 @@ impl Server {
 impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let (identity, pin) = sim::identity(&[HOST, NAME]);
-        Self { network: Network::new(seed), settings: Settings::default(), identity, pin, seed }
+        Self {
+            network: Network::new(seed),
+            settings: Settings::default(),
+            ping_every: None,
+            identity,
+            pin,
+            seed,
+        }
     }
 
     fn seed_for(&self, number: u16) -> [u8; 32] {
@@ -297,7 +322,8 @@ impl World {
     /// A server over what accepts already.
     pub(crate) fn server_on(&self, endpoint: Endpoint, listener: Option<Listener>) -> Server {
         let gate = Arc::new(Open::default());
-        let limits = Limits { ping_every: self.settings.ping_interval(), ..Limits::default() };
+        let ping_every = self.ping_every.unwrap_or(self.settings.ping_interval());
+        let limits = Limits { ping_every, ..Limits::default() };
         let handle = tokio::runtime::Handle::current();
         let acceptor = Acceptor::new(endpoint.clone(), Arc::clone(&gate), limits, handle);
         let acceptor = match listener {
