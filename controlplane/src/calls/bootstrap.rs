@@ -77,10 +77,7 @@ pub async fn authorize_first(
         state.failures.failed(from, now);
         return Err(Denied::Wrong);
     }
-    if let Some(authorized) = create_first(state).await? {
-        if let Some(request) = request {
-            keep(state, request, &authorized).await?;
-        }
+    if let Some(authorized) = create(state, request).await? {
         return Ok(authorized);
     }
     let kept = match request {
@@ -90,11 +87,11 @@ pub async fn authorize_first(
     kept.ok_or(Denied::Inert)
 }
 
-async fn keep(state: &Shared, request: RequestId, authorized: &Authorized) -> Result<(), StoreError> {
+/// An answer to be kept; none that cannot be sealed.
+fn to_keep(state: &Shared, request: RequestId, authorized: &Authorized) -> Option<Answer> {
     let plain = to_message(authorized).encode_to_vec();
-    let Ok(answer) = state.keyring.seal(&answer_aad(request), &plain) else { return Ok(()) };
-    state.store.remember(Answer { workspace: None, request, answer, created_ms: now_ms() }).await?;
-    Ok(())
+    let answer = state.keyring.seal(&answer_aad(request), &plain).ok()?;
+    Some(Answer { workspace: None, request, answer, created_ms: now_ms() })
 }
 
 /// The answer given before to the same request, while it may be repeated.
@@ -129,12 +126,18 @@ fn to_message(authorized: &Authorized) -> v1::AuthorizeAnswer {
 /// # Errors
 /// When the database fails.
 pub async fn create_first(state: &Shared) -> Result<Option<Authorized>, StoreError> {
+    create(state, None).await
+}
+
+async fn create(state: &Shared, request: Option<RequestId>) -> Result<Option<Authorized>, StoreError> {
     let now = now_ms();
     let workspace = Workspace { id: WorkspaceId::generate(), name: FIRST.to_owned(), created_ms: now };
     let (id, name) = (workspace.id, workspace.name.clone());
     let (token, row) = mint(TokenKind::Admin, Some(id), now, &mut rand::rng());
-    let made = state.store.first_workspace(workspace, row).await?;
-    Ok(made.then_some(Authorized { workspace: id, workspace_name: name, token }))
+    let authorized = Authorized { workspace: id, workspace_name: name, token };
+    let answer = request.and_then(|request| to_keep(state, request, &authorized));
+    let made = state.store.first_workspace(workspace, row, answer).await?;
+    Ok(made.then_some(authorized))
 }
 
 pub(super) fn to_answer(authorized: Authorized) -> call_answer::Answer {

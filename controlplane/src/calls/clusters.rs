@@ -6,12 +6,12 @@ use levers9_wire::v1::{self, FailureCode, call_answer};
 use levers9_wire::{ClusterId, name, valid};
 use tokio::time::Instant;
 
-use super::{Answered, Refused, allowed};
+use super::{Answered, Refused, Request, allowed};
 use crate::auth::{Action, Identity, authorize, mint};
 use crate::clusters::{ClusterNow, orders, view};
 use crate::recover;
 use crate::state::{Shared, now_ms, unsigned};
-use crate::store::{Attached, Cluster, Token};
+use crate::store::{Attached, Cluster, Once, Token};
 
 /// How long an agent's token is good once there is a newer one, in milliseconds.
 const ROTATION_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -64,13 +64,12 @@ fn clusters(count: u32) -> String {
     }
 }
 
-fn manifest(state: &Shared, cluster: &ClusterNow) -> v1::ClusterManifest {
-    let row = &cluster.row;
+fn manifest(state: &Shared, row: &Cluster) -> v1::ClusterManifest {
     v1::ClusterManifest {
         cluster: row.id.to_wire(),
         settings: Some(v1::ClusterSettings {
             name: row.name.clone(),
-            worker_image: orders::image(state, cluster),
+            worker_image: orders::image(state, row),
             ..row.settings.clone()
         }),
         address: state.options.address.to_string(),
@@ -78,7 +77,12 @@ fn manifest(state: &Shared, cluster: &ClusterNow) -> v1::ClusterManifest {
     }
 }
 
-pub(super) async fn join(state: &Shared, who: &Identity, asked: v1::ClusterJoinRequest) -> Answered {
+pub(super) async fn join(
+    state: &Shared,
+    who: &Identity,
+    once: Request<'_>,
+    asked: v1::ClusterJoinRequest,
+) -> Answered {
     let workspace = allowed(who, Action::Clusters)?;
     let settings = valid::cluster_settings(asked.settings.unwrap_or_default()).map_err(invalid)?;
     let name = settings.name.clone();
@@ -109,14 +113,20 @@ pub(super) async fn join(state: &Shared, who: &Identity, asked: v1::ClusterJoinR
         kubernetes: String::new(),
     };
     let quota = Some(state.options.worker.clusters_per_workspace).filter(|quota| *quota > 0);
-    match state.store.attach_cluster(cluster.clone(), token, quota).await? {
-        Attached::Yes => {}
-        Attached::NameTaken => {
+    let answer = call_answer::Answer::ClusterJoin(v1::ClusterJoinAnswer {
+        cluster: id.to_wire(),
+        token: secret.expose().to_owned(),
+        manifest: Some(manifest(state, &cluster)),
+    });
+    match state.store.attach_cluster_once(cluster.clone(), token, quota, once.keep(&answer)?).await? {
+        Once::Done(Attached::Yes) => {}
+        Once::Before(kept) => return once.reopen(&kept),
+        Once::Done(Attached::NameTaken) => {
             let text = format!("this workspace has a cluster {name:?} already");
             return Err(Refused::new(FailureCode::Conflict, text)
                 .hint("levers9 cluster manifest NAME | kubectl apply -f - installs it again; levers9 cluster leave NAME detaches it"));
         }
-        Attached::QuotaFull(have) => {
+        Once::Done(Attached::QuotaFull(have)) => {
             let (have, may) = (clusters(have), quota.unwrap_or_default());
             let text = format!("this workspace has {have}, and may have {may}");
             return Err(Refused::new(FailureCode::Denied, text)
@@ -124,13 +134,8 @@ pub(super) async fn join(state: &Shared, who: &Identity, asked: v1::ClusterJoinR
         }
     }
     state.clusters.put(cluster);
-    let found = state.clusters.get(id).ok_or_else(|| Refused::not_found("cluster"))?;
     tracing::info!(cluster = %id, %name, "a cluster is attached");
-    Ok(call_answer::Answer::ClusterJoin(v1::ClusterJoinAnswer {
-        cluster: id.to_wire(),
-        token: secret.expose().to_owned(),
-        manifest: Some(manifest(state, &found)),
-    }))
+    Ok(answer)
 }
 
 pub(super) async fn list(state: &Shared, who: &Identity) -> Answered {
@@ -162,7 +167,9 @@ pub(super) async fn show(state: &Shared, who: &Identity, asked: &v1::ClusterShow
             format!("the cluster {:?} is another workspace's; its manifest is not shown", cluster.row.name);
         return Err(Refused::new(FailureCode::Denied, text));
     }
-    Ok(call_answer::Answer::ClusterShow(v1::ClusterShowAnswer { manifest: Some(manifest(state, &cluster)) }))
+    Ok(call_answer::Answer::ClusterShow(v1::ClusterShowAnswer {
+        manifest: Some(manifest(state, &cluster.row)),
+    }))
 }
 
 pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShareRequest) -> Answered {
@@ -196,20 +203,29 @@ pub(super) async fn share(state: &Shared, who: &Identity, asked: v1::ClusterShar
     }))
 }
 
-pub(super) async fn leave(state: &Shared, who: &Identity, asked: v1::ClusterLeaveRequest) -> Answered {
+/// `once`: unless it is only asked what would be.
+pub(super) async fn leave(
+    state: &Shared,
+    who: &Identity,
+    once: Option<Request<'_>>,
+    asked: v1::ClusterLeaveRequest,
+) -> Answered {
     let cluster = find_own(state, who, &asked.cluster).await?;
     let workers = view::workers_on(state, &cluster);
     let live = state.store.live_tasks().await?;
     let held = live.iter().filter(|now| workers.iter().any(|w| now.is_on(w.row.worker))).count();
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let answer = v1::ClusterLeaveAnswer {
-        manifest: Some(manifest(state, &cluster)),
+    let answer = call_answer::Answer::ClusterLeave(v1::ClusterLeaveAnswer {
+        manifest: Some(manifest(state, &cluster.row)),
         workers: count(workers.len()),
         tasks: count(held),
-    };
-    if !asked.dry_run {
+    });
+    if let Some(once) = once {
         let id = cluster.row.id;
-        let revoked = state.store.detach_cluster(id, now_ms()).await?;
+        let revoked = match state.store.detach_cluster_once(id, now_ms(), once.keep(&answer)?).await? {
+            Once::Done(revoked) => revoked,
+            Once::Before(kept) => return once.reopen(&kept),
+        };
         for worker in state.clusters.remove(id) {
             orders::lost(state, worker, "its cluster was detached").await?;
         }
@@ -218,23 +234,28 @@ pub(super) async fn leave(state: &Shared, who: &Identity, asked: v1::ClusterLeav
         }
         tracing::info!(cluster = %id, name = %cluster.row.name, "a cluster is detached");
     }
-    Ok(call_answer::Answer::ClusterLeave(answer))
+    Ok(answer)
 }
 
 pub(super) async fn rotate_token(
     state: &Shared,
     who: &Identity,
+    once: Request<'_>,
     asked: v1::ClusterRotateTokenRequest,
 ) -> Answered {
     let cluster = find_own(state, who, &asked.cluster).await?.row;
     let now = now_ms();
     let (secret, row) = mint(TokenKind::Cluster, Some(cluster.workspace), now, &mut rand::rng());
     let until = now + ROTATION_MS;
-    state.store.rotate_cluster_token(cluster.id, Token { cluster: Some(cluster.id), ..row }, until).await?;
-    Ok(call_answer::Answer::ClusterRotateToken(v1::ClusterRotateTokenAnswer {
+    let token = Token { cluster: Some(cluster.id), ..row };
+    let answer = call_answer::Answer::ClusterRotateToken(v1::ClusterRotateTokenAnswer {
         cluster: cluster.id.to_wire(),
         token: secret.expose().to_owned(),
         namespace: cluster.settings.namespace,
         old_until_unix_ms: unsigned(until),
-    }))
+    });
+    match state.store.rotate_cluster_token_once(cluster.id, token, until, once.keep(&answer)?).await? {
+        Once::Done(()) => Ok(answer),
+        Once::Before(kept) => once.reopen(&kept),
+    }
 }

@@ -6,14 +6,14 @@ use levers9_wire::v1::{self, FailureCode, call_answer};
 use levers9_wire::{ContainerId, TokenId, WorkerId, WorkspaceId, name};
 use tokio::time::Instant;
 
-use super::{Answered, Refused, allowed};
+use super::{Answered, Refused, Request, allowed};
 use crate::auth::{Action, Identity, authorize, mint};
 use crate::clusters::view::is_own;
 use crate::scheduler::{candidates, free_on, held_by};
 use crate::sessions::WorkerNow;
 use crate::sessions::riding;
 use crate::state::{Shared, now_ms, unsigned};
-use crate::store::{Scope, StoreError, Token, Workspace};
+use crate::store::{Once, Scope, StoreError, Token, Workspace};
 
 /// How long an enrolment token is good, in milliseconds.
 pub const ENROLMENT_MS: i64 = 30 * 60 * 1_000;
@@ -116,6 +116,7 @@ fn to_worker(
 pub(super) async fn worker_enroll(
     state: &Shared,
     who: &Identity,
+    once: Request<'_>,
     asked: v1::WorkerEnrollRequest,
 ) -> Answered {
     let workspace = allowed(who, Action::EnrollWorker)?;
@@ -135,14 +136,27 @@ pub(super) async fn worker_enroll(
         expires_ms: Some(expires),
         ..row
     };
-    state.store.insert_token(&row).await?;
-    Ok(call_answer::Answer::WorkerEnroll(v1::WorkerEnrollAnswer {
+    let answer = call_answer::Answer::WorkerEnroll(v1::WorkerEnrollAnswer {
         worker: worker.to_wire(),
         token: secret.expose().to_owned(),
         expires_unix_ms: unsigned(expires),
         address: state.options.address.to_string(),
         pool,
-    }))
+    });
+    insert_token(state, &once, row, answer).await
+}
+
+/// Adds a token together with the answer that holds it.
+async fn insert_token(
+    state: &Shared,
+    once: &Request<'_>,
+    token: Token,
+    answer: call_answer::Answer,
+) -> Answered {
+    match state.store.insert_token_once(token, once.keep(&answer)?).await? {
+        Once::Done(()) => Ok(answer),
+        Once::Before(kept) => once.reopen(&kept),
+    }
 }
 
 pub(super) async fn workspace_list(state: &Shared, who: &Identity) -> Answered {
@@ -167,6 +181,7 @@ fn to_workspace(workspace: &Workspace) -> v1::Workspace {
 pub(super) async fn workspace_create(
     state: &Shared,
     who: &Identity,
+    once: Request<'_>,
     asked: v1::WorkspaceCreateRequest,
 ) -> Answered {
     if !authorize(who, Action::Workspaces, None) {
@@ -177,11 +192,13 @@ pub(super) async fn workspace_create(
     let now = now_ms();
     let workspace = Workspace { id: WorkspaceId::generate(), name: asked.name, created_ms: now };
     let (secret, row) = mint(TokenKind::Workspace, Some(workspace.id), now, &mut rand::rng());
-    match state.store.create_workspace(workspace.clone(), Some(row)).await {
-        Ok(()) => Ok(call_answer::Answer::WorkspaceCreate(v1::WorkspaceCreateAnswer {
-            workspace: Some(to_workspace(&workspace)),
-            token: secret.expose().to_owned(),
-        })),
+    let answer = call_answer::Answer::WorkspaceCreate(v1::WorkspaceCreateAnswer {
+        workspace: Some(to_workspace(&workspace)),
+        token: secret.expose().to_owned(),
+    });
+    match state.store.create_workspace_once(workspace.clone(), row, once.keep(&answer)?).await {
+        Ok(Once::Done(())) => Ok(answer),
+        Ok(Once::Before(kept)) => once.reopen(&kept),
         Err(StoreError::Conflict(_)) => Err(Refused::new(
             FailureCode::Conflict,
             format!("there is a workspace {:?} already", workspace.name),
@@ -214,7 +231,12 @@ fn to_token(token: &Token, workspace_name: String) -> v1::Token {
     }
 }
 
-pub(super) async fn token_create(state: &Shared, who: &Identity, asked: v1::TokenCreateRequest) -> Answered {
+pub(super) async fn token_create(
+    state: &Shared,
+    who: &Identity,
+    once: Request<'_>,
+    asked: v1::TokenCreateRequest,
+) -> Answered {
     let workspace = allowed(who, Action::Tokens)?;
     let kind = match TokenKind::from_word(if asked.kind.is_empty() { "workspace" } else { &asked.kind }) {
         Some(kind @ (TokenKind::Workspace | TokenKind::WorkspaceRestricted)) => kind,
@@ -232,12 +254,12 @@ pub(super) async fn token_create(state: &Shared, who: &Identity, asked: v1::Toke
         .map_err(|e| Refused::new(FailureCode::Invalid, e.to_string()))?;
     let (secret, row) = mint(kind, Some(workspace), now_ms(), &mut rand::rng());
     let row = Token { container, ..row };
-    state.store.insert_token(&row).await?;
     let name = workspace_name(state, Some(workspace)).await?;
-    Ok(call_answer::Answer::TokenCreate(v1::TokenCreateAnswer {
+    let answer = call_answer::Answer::TokenCreate(v1::TokenCreateAnswer {
         token: Some(to_token(&row, name)),
         key: secret.expose().to_owned(),
-    }))
+    });
+    insert_token(state, &once, row, answer).await
 }
 
 pub(super) async fn token_delete(state: &Shared, who: &Identity, asked: v1::TokenDeleteRequest) -> Answered {

@@ -23,6 +23,7 @@ use crate::auth::{Action, Identity, authorize};
 use crate::jobs::answer_aad;
 use crate::logs::follow::{self, Callers};
 use crate::reach;
+use crate::seal::Sealed;
 use crate::state::{Shared, now_ms};
 use crate::store::{Answer, StoreError};
 
@@ -178,20 +179,26 @@ async fn dispatch(state: &Shared, who: &Identity, id: RequestId, request: call_o
         R::WorkspaceList(_) => manage::workspace_list(state, who).await,
         R::TokenList(_) => manage::token_list(state, who).await,
         R::TokenDelete(asked) => manage::token_delete(state, who, asked).await,
-        R::WorkerEnroll(asked) => once(state, who, id, || manage::worker_enroll(state, who, asked)).await,
-        R::WorkspaceCreate(asked) => {
-            once(state, who, id, || manage::workspace_create(state, who, asked)).await
+        R::WorkerEnroll(asked) => {
+            once(state, who, id, |once| manage::worker_enroll(state, who, once, asked)).await
         }
-        R::TokenCreate(asked) => once(state, who, id, || manage::token_create(state, who, asked)).await,
-        R::ClusterJoin(asked) => once(state, who, id, || clusters::join(state, who, asked)).await,
+        R::WorkspaceCreate(asked) => {
+            once(state, who, id, |once| manage::workspace_create(state, who, once, asked)).await
+        }
+        R::TokenCreate(asked) => {
+            once(state, who, id, |once| manage::token_create(state, who, once, asked)).await
+        }
+        R::ClusterJoin(asked) => once(state, who, id, |once| clusters::join(state, who, once, asked)).await,
         R::ClusterList(_) => clusters::list(state, who).await,
         R::ClusterNodes(asked) => clusters::nodes(state, who, asked).await,
         R::ClusterShow(asked) => clusters::show(state, who, &asked).await,
         R::ClusterShare(asked) => clusters::share(state, who, asked).await,
-        R::ClusterLeave(asked) if asked.dry_run => clusters::leave(state, who, asked).await,
-        R::ClusterLeave(asked) => once(state, who, id, || clusters::leave(state, who, asked)).await,
+        R::ClusterLeave(asked) if asked.dry_run => clusters::leave(state, who, None, asked).await,
+        R::ClusterLeave(asked) => {
+            once(state, who, id, |once| clusters::leave(state, who, Some(once), asked)).await
+        }
         R::ClusterRotateToken(asked) => {
-            once(state, who, id, || clusters::rotate_token(state, who, asked)).await
+            once(state, who, id, |once| clusters::rotate_token(state, who, once, asked)).await
         }
         R::TaskWhy(asked) => work::task_why(state, who, asked).await,
     }
@@ -205,33 +212,51 @@ fn allowed(who: &Identity, action: Action) -> Result<WorkspaceId, Refused> {
     if authorize(who, action, Some(workspace)) { Ok(workspace) } else { Err(denied()) }
 }
 
-/// Has an effect once per request id: the answer is kept, sealed, and given
-/// again. Two at the same time may both act; the first answer that is kept
-/// is the one both get.
-async fn once<F: Future<Output = Answered>>(
-    state: &Shared,
-    who: &Identity,
-    request: RequestId,
-    act: impl FnOnce() -> F,
-) -> Answered {
-    if let Some(kept) = state.store.answer(who.workspace, request).await? {
-        return reopen(state, request, &kept);
+/// A request that changes something, to be answered once: what it changes is
+/// stored together with its answer.
+struct Request<'a> {
+    state: &'a Shared,
+    workspace: Option<WorkspaceId>,
+    id: RequestId,
+}
+
+impl Request<'_> {
+    /// An answer, sealed to be kept.
+    fn keep(&self, answer: &call_answer::Answer) -> Result<Answer, Refused> {
+        let plain = v1::CallAnswer { answer: Some(answer.clone()) }.encode_to_vec();
+        let sealed = self.state.keyring.seal(&answer_aad(self.id), &plain);
+        let answer = sealed.map_err(|error| Refused::new(FailureCode::Internal, error.to_string()))?;
+        Ok(Answer { workspace: self.workspace, request: self.id, answer, created_ms: now_ms() })
     }
-    let answer = act().await?;
-    let plain = v1::CallAnswer { answer: Some(answer.clone()) }.encode_to_vec();
-    let sealed = state
-        .keyring
-        .seal(&answer_aad(request), &plain)
-        .map_err(|error| Refused::new(FailureCode::Internal, error.to_string()))?;
-    let kept = Answer { workspace: who.workspace, request, answer: sealed, created_ms: now_ms() };
-    match state.store.remember(kept).await? {
-        None => Ok(answer),
-        Some(earlier) => reopen(state, request, &earlier),
+
+    /// The answer that was kept.
+    fn reopen(&self, kept: &Sealed) -> Answered {
+        let lost = || Refused::new(FailureCode::Internal, "the answer given before cannot be read");
+        let plain = self.state.keyring.open(&answer_aad(self.id), kept).map_err(|_| lost())?;
+        v1::CallAnswer::decode(plain.as_slice()).ok().and_then(|kept| kept.answer).ok_or_else(lost)
+    }
+
+    async fn before(&self) -> Result<Option<call_answer::Answer>, Refused> {
+        let kept = self.state.store.answer(self.workspace, self.id).await?;
+        kept.map(|kept| self.reopen(&kept)).transpose()
     }
 }
 
-fn reopen(state: &Shared, request: RequestId, kept: &crate::seal::Sealed) -> Answered {
-    let lost = || Refused::new(FailureCode::Internal, "the answer given before cannot be read");
-    let plain = state.keyring.open(&answer_aad(request), kept).map_err(|_| lost())?;
-    v1::CallAnswer::decode(plain.as_slice()).ok().and_then(|kept| kept.answer).ok_or_else(lost)
+/// Has an effect once per request id: the answer is kept with what it did,
+/// sealed, and given again. `act` keeps it.
+async fn once<'a, F: Future<Output = Answered>>(
+    state: &'a Shared,
+    who: &Identity,
+    id: RequestId,
+    act: impl FnOnce(Request<'a>) -> F,
+) -> Answered {
+    let request = || Request { state, workspace: who.workspace, id };
+    if let Some(before) = request().before().await? {
+        return Ok(before);
+    }
+    match act(request()).await {
+        Ok(answer) => Ok(answer),
+        // What was refused now may have been done by the same request meanwhile.
+        Err(refused) => request().before().await?.ok_or(refused),
+    }
 }

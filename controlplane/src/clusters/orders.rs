@@ -15,7 +15,7 @@ use crate::auth::mint;
 use crate::calls::ENROLMENT_MS;
 use crate::scheduler::core::Amounts;
 use crate::state::{Shared, now_ms};
-use crate::store::{Lease, PoolWorker, PoolWorkerState, StoreError, Token};
+use crate::store::{Cluster, Lease, PoolWorker, PoolWorkerState, StoreError, Token};
 use crate::workers;
 
 /// How long an agent may take to carry an order out.
@@ -293,7 +293,7 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
     };
     Some(order_open::Order::Create(v1::CreateWorker {
         worker: row.worker.to_wire(),
-        image: image(state, &cluster),
+        image: image(state, &cluster.row),
         namespace: cluster.row.settings.namespace,
         node: row.node.clone(),
         amounts: Some(amounts),
@@ -307,8 +307,8 @@ fn order_of(state: &Shared, ordered: &Ordered) -> Option<order_open::Order> {
 
 /// The image of a cluster's workers.
 #[must_use]
-pub fn image(state: &Shared, cluster: &ClusterNow) -> String {
-    match cluster.row.settings.worker_image.as_str() {
+pub fn image(state: &Shared, cluster: &Cluster) -> String {
+    match cluster.settings.worker_image.as_str() {
         "" => state.options.worker.image.clone().unwrap_or_default(),
         image => image.to_owned(),
     }

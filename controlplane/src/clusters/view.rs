@@ -120,7 +120,7 @@ pub async fn cluster(state: &Shared, who: &Identity, now: &ClusterNow) -> Result
         shown.agent_uptime_ms = uptime;
         shown.kubernetes.clone_from(&row.kubernetes);
         shown.namespace.clone_from(&row.settings.namespace);
-        shown.worker_image = orders::image(state, now);
+        shown.worker_image = orders::image(state, &now.row);
         shown.flavor.clone_from(&row.settings.flavor);
         shown.selector.clone_from(&row.settings.selector);
     }

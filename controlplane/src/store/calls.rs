@@ -1,12 +1,12 @@
 //! Answers that are remembered, so that a request repeated with its id has
-//! its effect once; and the submission of a task, which is stored together
-//! with its answer or not at all.
+//! its effect once: what a request changes is stored together with its answer
+//! or not at all. And the submission of a task, which is one.
 
 use levers9_wire::id::StubId;
 use levers9_wire::{RequestId, WorkspaceId};
 
 use super::row::Row;
-use super::sql::{Query, Sql, number};
+use super::sql::{BoxFuture, Query, Sql, number};
 use super::task_types::{NewStub, NewTask, Submitted};
 use super::{Store, StoreError, TaskStatus};
 use crate::seal::Sealed;
@@ -24,6 +24,15 @@ pub struct Answer {
     pub created_ms: i64,
 }
 
+/// What came of a request that may have been answered before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Once<T> {
+    /// It was done now, and the answer is remembered.
+    Done(T),
+    /// It was answered before; nothing was done now.
+    Before(Sealed),
+}
+
 /// The key column of a request: none is 16 zero bytes, so that it is unique too.
 fn workspace_key(workspace: Option<WorkspaceId>) -> Vec<u8> {
     workspace.map_or_else(|| vec![0; 16], WorkspaceId::to_wire)
@@ -36,7 +45,7 @@ fn select_answer(workspace: Option<WorkspaceId>, request: RequestId) -> Query {
 }
 
 /// Remembers an answer, or gives the one that was remembered before.
-async fn remember(sql: &mut Sql<'_>, answer: &Answer) -> Result<Option<Sealed>, StoreError> {
+pub(super) async fn remember(sql: &mut Sql<'_>, answer: &Answer) -> Result<Option<Sealed>, StoreError> {
     // Of two at once the second waits here for the first to commit.
     let insert = sqlx::query(
         "INSERT INTO calls (workspace, request_id, answer, created_ms) VALUES ($1, $2, $3, $4) \
@@ -51,6 +60,14 @@ async fn remember(sql: &mut Sql<'_>, answer: &Answer) -> Result<Option<Sealed>, 
     }
     let row = sql.fetch_one(select_answer(answer.workspace, answer.request)).await?;
     row.map(|row| Row::new(&row, "calls").blob("answer").map(Sealed)).transpose()
+}
+
+/// Forgets an answer that was remembered in this transaction.
+pub(super) async fn forget(sql: &mut Sql<'_>, answer: &Answer) -> Result<(), StoreError> {
+    let delete = sqlx::query("DELETE FROM calls WHERE workspace = $1 AND request_id = $2")
+        .bind(workspace_key(answer.workspace))
+        .bind(answer.request.to_wire());
+    sql.execute(delete).await.map(drop)
 }
 
 /// The id of a stub, registered now or before.
@@ -140,14 +157,32 @@ impl Store {
     ) -> Result<Submitted, StoreError> {
         let created_ms = task.created_ms;
         let answer = Answer { workspace: Some(task.workspace), request, answer, created_ms };
+        let done = self.once(answer, move |sql| {
+            Box::pin(async move {
+                let stub = stub_id(sql, &task, stub).await?;
+                sql.execute(insert_task(task, stub)?).await.map(drop)
+            })
+        });
+        Ok(match done.await? {
+            Once::Done(()) => Submitted::New,
+            Once::Before(answer) => Submitted::Repeated(answer),
+        })
+    }
+
+    /// Does something and remembers the answer to the request for it, all or
+    /// nothing, unless the request was answered before. Of two at once the
+    /// second waits for the first.
+    pub(super) async fn once<T, F>(&self, answer: Answer, act: F) -> Result<Once<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Sql<'_>) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
         self.transact(move |sql| {
             Box::pin(async move {
                 if let Some(before) = remember(sql, &answer).await? {
-                    return Ok(Submitted::Repeated(before));
+                    return Ok(Once::Before(before));
                 }
-                let stub = stub_id(sql, &task, stub).await?;
-                sql.execute(insert_task(task, stub)?).await?;
-                Ok(Submitted::New)
+                act(sql).await.map(Once::Done)
             })
         })
         .await
@@ -164,15 +199,6 @@ impl Store {
     ) -> Result<Option<Sealed>, StoreError> {
         let row = self.fetch_one(select_answer(workspace, request)).await?;
         row.map(|row| Row::new(&row, "calls").blob("answer").map(Sealed)).transpose()
-    }
-
-    /// Remembers the answer to a request. `Some` is the answer somebody
-    /// remembered before, which stays.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn remember(&self, answer: Answer) -> Result<Option<Sealed>, StoreError> {
-        self.transact(move |sql| Box::pin(async move { remember(sql, &answer).await })).await
     }
 
     /// Forgets the answers given before a time and tells how many there were.

@@ -8,8 +8,8 @@ use sqlx::any::AnyRow;
 
 use super::placement::holds;
 use super::row::Row;
-use super::sql::{Query, number, query};
-use super::{Lease, Store, StoreError, Token, tokens};
+use super::sql::{Query, Sql, number, query};
+use super::{Answer, Lease, Once, Store, StoreError, Token, calls, tokens};
 use crate::seal::Sealed;
 
 const CLUSTER: &str =
@@ -177,6 +177,54 @@ impl PoolWorker {
     }
 }
 
+async fn attach(
+    sql: &mut Sql<'_>,
+    cluster: Cluster,
+    token: Token,
+    quota: Option<u32>,
+) -> Result<Attached, StoreError> {
+    // Two at once count one after the other.
+    let lock = sql.dialect().for_update();
+    let own = query(format!("SELECT id FROM workspaces WHERE id = $1{lock}"));
+    sql.fetch_one(own.bind(cluster.workspace.to_wire())).await?;
+    let rows = sqlx::query("SELECT name FROM clusters WHERE workspace = $1");
+    let rows = sql.fetch(rows.bind(cluster.workspace.to_wire())).await?;
+    for row in &rows {
+        if Row::new(row, "clusters").text("name")? == cluster.name {
+            return Ok(Attached::NameTaken);
+        }
+    }
+    let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+    if quota.is_some_and(|quota| count >= quota) {
+        return Ok(Attached::QuotaFull(count));
+    }
+    if sql.execute(cluster.insert()).await? == 0 {
+        return Ok(Attached::NameTaken);
+    }
+    sql.execute(tokens::insert(&token)).await?;
+    Ok(Attached::Yes)
+}
+
+async fn detach(sql: &mut Sql<'_>, id: ClusterId, now_ms: i64) -> Result<Vec<TokenId>, StoreError> {
+    let revoke = sqlx::query(
+        "UPDATE tokens SET revoked_ms = COALESCE(revoked_ms, $2) WHERE cluster = $1 RETURNING id",
+    );
+    let rows = sql.fetch(revoke.bind(id.to_wire()).bind(now_ms)).await?;
+    sql.execute(sqlx::query("DELETE FROM pool_workers WHERE cluster = $1").bind(id.to_wire())).await?;
+    sql.execute(sqlx::query("DELETE FROM clusters WHERE id = $1").bind(id.to_wire())).await?;
+    rows.iter().map(|row| Row::new(row, "tokens").id("id")).collect()
+}
+
+async fn rotate(sql: &mut Sql<'_>, id: ClusterId, token: Token, until_ms: i64) -> Result<(), StoreError> {
+    let end = sqlx::query(
+        "UPDATE tokens SET expires_ms = $2 WHERE cluster = $1 AND kind = 'cluster' \
+         AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)",
+    );
+    sql.execute(end.bind(id.to_wire()).bind(until_ms)).await?;
+    sql.execute(tokens::insert(&token)).await?;
+    Ok(())
+}
+
 impl Store {
     /// Attaches a cluster together with its agent's token, unless the name is
     /// taken or the workspace has `quota` clusters already (`None`: no limit).
@@ -189,28 +237,28 @@ impl Store {
         token: Token,
         quota: Option<u32>,
     ) -> Result<Attached, StoreError> {
-        self.transact(move |sql| {
+        self.transact(move |sql| Box::pin(attach(sql, cluster, token, quota))).await
+    }
+
+    /// Attaches a cluster and remembers the answer that says so, once; no
+    /// answer is remembered when it is not attached.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn attach_cluster_once(
+        &self,
+        cluster: Cluster,
+        token: Token,
+        quota: Option<u32>,
+        answer: Answer,
+    ) -> Result<Once<Attached>, StoreError> {
+        self.once(answer.clone(), move |sql| {
             Box::pin(async move {
-                // Two at once count one after the other.
-                let lock = sql.dialect().for_update();
-                let own = query(format!("SELECT id FROM workspaces WHERE id = $1{lock}"));
-                sql.fetch_one(own.bind(cluster.workspace.to_wire())).await?;
-                let rows = sqlx::query("SELECT name FROM clusters WHERE workspace = $1");
-                let rows = sql.fetch(rows.bind(cluster.workspace.to_wire())).await?;
-                for row in &rows {
-                    if Row::new(row, "clusters").text("name")? == cluster.name {
-                        return Ok(Attached::NameTaken);
-                    }
+                let attached = attach(sql, cluster, token, quota).await?;
+                if attached != Attached::Yes {
+                    calls::forget(sql, &answer).await?;
                 }
-                let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-                if quota.is_some_and(|quota| count >= quota) {
-                    return Ok(Attached::QuotaFull(count));
-                }
-                if sql.execute(cluster.insert()).await? == 0 {
-                    return Ok(Attached::NameTaken);
-                }
-                sql.execute(tokens::insert(&token)).await?;
-                Ok(Attached::Yes)
+                Ok(attached)
             })
         })
         .await
@@ -259,19 +307,21 @@ impl Store {
     /// # Errors
     /// When the database fails.
     pub async fn detach_cluster(&self, id: ClusterId, now_ms: i64) -> Result<Vec<TokenId>, StoreError> {
-        self.transact(move |sql| {
-            Box::pin(async move {
-                let revoke = sqlx::query(
-                    "UPDATE tokens SET revoked_ms = COALESCE(revoked_ms, $2) WHERE cluster = $1 RETURNING id",
-                );
-                let rows = sql.fetch(revoke.bind(id.to_wire()).bind(now_ms)).await?;
-                sql.execute(sqlx::query("DELETE FROM pool_workers WHERE cluster = $1").bind(id.to_wire()))
-                    .await?;
-                sql.execute(sqlx::query("DELETE FROM clusters WHERE id = $1").bind(id.to_wire())).await?;
-                rows.iter().map(|row| Row::new(row, "tokens").id("id")).collect()
-            })
-        })
-        .await
+        self.transact(move |sql| Box::pin(detach(sql, id, now_ms))).await
+    }
+
+    /// Forgets a cluster as [`Store::detach_cluster`] and remembers the answer
+    /// that says so, once.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn detach_cluster_once(
+        &self,
+        id: ClusterId,
+        now_ms: i64,
+        answer: Answer,
+    ) -> Result<Once<Vec<TokenId>>, StoreError> {
+        self.once(answer, move |sql| Box::pin(detach(sql, id, now_ms))).await
     }
 
     /// Adds another token for a cluster's agent; those before are good until
@@ -285,18 +335,22 @@ impl Store {
         token: Token,
         until_ms: i64,
     ) -> Result<(), StoreError> {
-        self.transact(move |sql| {
-            Box::pin(async move {
-                let end = sqlx::query(
-                    "UPDATE tokens SET expires_ms = $2 WHERE cluster = $1 AND kind = 'cluster' \
-                     AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)",
-                );
-                sql.execute(end.bind(id.to_wire()).bind(until_ms)).await?;
-                sql.execute(tokens::insert(&token)).await?;
-                Ok(())
-            })
-        })
-        .await
+        self.transact(move |sql| Box::pin(rotate(sql, id, token, until_ms))).await
+    }
+
+    /// Adds another token as [`Store::rotate_cluster_token`] and remembers the
+    /// answer that says so, once.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rotate_cluster_token_once(
+        &self,
+        id: ClusterId,
+        token: Token,
+        until_ms: i64,
+        answer: Answer,
+    ) -> Result<Once<()>, StoreError> {
+        self.once(answer, move |sql| Box::pin(rotate(sql, id, token, until_ms))).await
     }
 
     /// Revokes the tokens of a cluster's agent that are older than the one it

@@ -41,7 +41,7 @@ use sqlx::any::AnyRow;
 use sqlx::pool::PoolConnection;
 use sqlx::{Any, Connection as _, Pool};
 
-pub use calls::Answer;
+pub use calls::{Answer, Once};
 pub use clusters::{Attached, Cluster, PoolWorker, PoolWorkerState};
 pub use error::StoreError;
 pub use events::{Applied, Fence, Finish, Then};

@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 
 use super::row::Row;
 use super::sql::{Query, query};
-use super::{Scope, Store, StoreError};
+use super::{Answer, Once, Scope, Store, StoreError};
 
 const COLUMNS: &str = "id, workspace, kind, hash, hint, created_ms, last_used_ms, expires_ms, revoked_ms, \
     container, worker, pool, shared, claimed_instance, confirmed, cluster, node";
@@ -164,6 +164,15 @@ impl Store {
     /// [`StoreError::Conflict`] when its id or hash exists.
     pub async fn insert_token(&self, token: &Token) -> Result<(), StoreError> {
         self.execute(insert(token)).await.map(drop)
+    }
+
+    /// Adds a token and remembers the answer that says so, once.
+    ///
+    /// # Errors
+    /// As [`Store::insert_token`].
+    pub async fn insert_token_once(&self, token: Token, answer: Answer) -> Result<Once<()>, StoreError> {
+        self.once(answer, move |sql| Box::pin(async move { sql.execute(insert(&token)).await.map(drop) }))
+            .await
     }
 
     /// The token of a hash, whether or not it is still good.

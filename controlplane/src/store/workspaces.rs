@@ -4,7 +4,8 @@
 use levers9_wire::WorkspaceId;
 
 use super::row::Row;
-use super::{Dialect, Store, StoreError, Token, tokens};
+use super::sql::Sql;
+use super::{Answer, Dialect, Once, Store, StoreError, Token, calls, tokens};
 
 /// A tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,13 +32,27 @@ impl Workspace {
     }
 }
 
+async fn create(sql: &mut Sql<'_>, workspace: Workspace, token: Option<Token>) -> Result<(), StoreError> {
+    sql.execute(workspace.insert()).await?;
+    if let Some(token) = token {
+        sql.execute(tokens::insert(&token)).await?;
+    }
+    Ok(())
+}
+
 impl Store {
-    /// Creates the first workspace and its admin token; `false`, and nothing
-    /// is created, when there is a workspace already.
+    /// Creates the first workspace and its admin token, and remembers the
+    /// answer with them where one is given; `false`, and nothing is created,
+    /// when there is a workspace already.
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn first_workspace(&self, workspace: Workspace, admin: Token) -> Result<bool, StoreError> {
+    pub async fn first_workspace(
+        &self,
+        workspace: Workspace,
+        admin: Token,
+        answer: Option<Answer>,
+    ) -> Result<bool, StoreError> {
         self.transact(move |sql| {
             Box::pin(async move {
                 if sql.dialect() == Dialect::Postgres {
@@ -47,8 +62,10 @@ impl Store {
                 if sql.fetch_one(sqlx::query("SELECT id FROM workspaces LIMIT 1")).await?.is_some() {
                     return Ok(false);
                 }
-                sql.execute(workspace.insert()).await?;
-                sql.execute(tokens::insert(&admin)).await?;
+                create(sql, workspace, Some(admin)).await?;
+                if let Some(answer) = answer {
+                    calls::remember(sql, &answer).await?;
+                }
                 Ok(true)
             })
         })
@@ -64,16 +81,21 @@ impl Store {
         workspace: Workspace,
         token: Option<Token>,
     ) -> Result<(), StoreError> {
-        self.transact(move |sql| {
-            Box::pin(async move {
-                sql.execute(workspace.insert()).await?;
-                if let Some(token) = token {
-                    sql.execute(tokens::insert(&token)).await?;
-                }
-                Ok(())
-            })
-        })
-        .await
+        self.transact(move |sql| Box::pin(create(sql, workspace, token))).await
+    }
+
+    /// Creates a workspace with a first token and remembers the answer that
+    /// says so, once.
+    ///
+    /// # Errors
+    /// As [`Store::create_workspace`].
+    pub async fn create_workspace_once(
+        &self,
+        workspace: Workspace,
+        token: Token,
+        answer: Answer,
+    ) -> Result<Once<()>, StoreError> {
+        self.once(answer, move |sql| Box::pin(create(sql, workspace, Some(token)))).await
     }
 
     /// Every workspace, by name.

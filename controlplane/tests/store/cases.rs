@@ -2,8 +2,8 @@
 
 use levers9_controlplane::seal::Sealed;
 use levers9_controlplane::store::{
-    Answer, AttemptState, EnrolmentClaim, Exposed, Finish, NewTask, Placement, Scope, StoreError, Submitted,
-    TaskFilter, TaskStatus, Then, Token, Worker, WorkerState,
+    Answer, AttemptState, EnrolmentClaim, Exposed, Finish, NewTask, Once, Placement, Scope, StoreError,
+    Submitted, TaskFilter, TaskStatus, Then, Token, Worker, WorkerState,
 };
 use levers9_wire::token::TokenKind;
 use levers9_wire::v1::WorkerFacts;
@@ -18,7 +18,7 @@ pub(crate) async fn the_first_workspace_is_created_once(place: Place) {
         .map(|n| {
             let (store, workspace) = (store.clone(), workspace(&format!("w{n}")));
             let admin = token(TokenKind::Admin, Some(workspace.id));
-            tokio::spawn(async move { store.first_workspace(workspace, admin).await.unwrap() })
+            tokio::spawn(async move { store.first_workspace(workspace, admin, None).await.unwrap() })
         })
         .collect();
     let mut won = 0;
@@ -227,13 +227,57 @@ pub(crate) async fn answers_are_remembered_and_forgotten(place: Place) {
     };
     let workspace = Some(a_workspace(&store).await);
     assert_eq!(store.answer(workspace, request).await.unwrap(), None);
-    assert_eq!(store.remember(answer(workspace, b"one", T0)).await.unwrap(), None);
-    assert_eq!(store.remember(answer(workspace, b"two", T0)).await.unwrap(), Some(Sealed(b"one".to_vec())));
-    assert_eq!(store.remember(answer(None, b"three", T0 + 1)).await.unwrap(), None);
-    assert_eq!(store.remember(answer(None, b"four", T0 + 1)).await.unwrap(), Some(Sealed(b"three".to_vec())));
+    let keep =
+        async |answer| store.insert_token_once(token(TokenKind::Workspace, None), answer).await.unwrap();
+    let before = |bytes: &[u8]| Once::Before(Sealed(bytes.to_vec()));
+    assert_eq!(keep(answer(workspace, b"one", T0)).await, Once::Done(()));
+    assert_eq!(keep(answer(workspace, b"two", T0)).await, before(b"one"));
+    assert_eq!(keep(answer(None, b"three", T0 + 1)).await, Once::Done(()));
+    assert_eq!(keep(answer(None, b"four", T0 + 1)).await, before(b"three"));
     assert_eq!(store.forget_answers(T0 + 1).await.unwrap(), 1);
     assert_eq!(store.answer(workspace, request).await.unwrap(), None);
     assert_eq!(store.answer(None, request).await.unwrap(), Some(Sealed(b"three".to_vec())));
+}
+
+/// Of many at once with one id one acts, and all have its answer.
+pub(crate) async fn a_request_repeated_at_once_has_one_effect(place: Place) {
+    let store = place.open().await;
+    let workspace = Some(a_workspace(&store).await);
+    let request = RequestId::generate();
+    let tries: Vec<_> = (0..8u8)
+        .map(|n| {
+            let answer = Answer { workspace, request, answer: Sealed(vec![n]), created_ms: T0 };
+            let (store, token) = (store.clone(), token(TokenKind::Workspace, workspace));
+            tokio::spawn(async move { (n, store.insert_token_once(token, answer).await.unwrap()) })
+        })
+        .collect();
+    let (mut winners, mut told) = (Vec::new(), Vec::new());
+    for one in tries {
+        match one.await.unwrap() {
+            (n, Once::Done(())) => winners.push(n),
+            (_, Once::Before(Sealed(answer))) => told.push(answer),
+        }
+    }
+    assert_eq!(winners.len(), 1);
+    assert_eq!(told, vec![winners; 7]);
+    assert_eq!(store.tokens(Scope::All, true, T0).await.unwrap().len(), 1);
+}
+
+/// What is refused leaves no answer behind, and what fails neither.
+pub(crate) async fn a_refusal_is_not_remembered(place: Place) {
+    let store = place.open().await;
+    let own = workspace("own");
+    let request = RequestId::generate();
+    let answer = || Answer { workspace: None, request, answer: Sealed(vec![1]), created_ms: T0 };
+    store.create_workspace(own.clone(), None).await.unwrap();
+    let create = async |workspace| {
+        store.create_workspace_once(workspace, token(TokenKind::Workspace, None), answer()).await
+    };
+    assert!(matches!(create(workspace("own")).await, Err(StoreError::Conflict(_))));
+    assert_eq!(store.answer(None, request).await.unwrap(), None);
+    assert_eq!(create(workspace("other")).await.unwrap(), Once::Done(()));
+    assert_eq!(create(workspace("third")).await.unwrap(), Once::Before(Sealed(vec![1])));
+    assert_eq!(store.workspaces().await.unwrap().len(), 2);
 }
 
 pub(crate) async fn a_task_is_stored_whole(place: Place) {

@@ -43,6 +43,8 @@ suite! {
     cases::a_worker_keeps_its_scope_and_binds_once,
     cases::a_repeated_submission_changes_nothing,
     cases::answers_are_remembered_and_forgotten,
+    cases::a_request_repeated_at_once_has_one_effect,
+    cases::a_refusal_is_not_remembered,
     cases::a_task_is_stored_whole,
     cases::lists_are_scoped_filtered_and_paged,
     cases::numbers_beyond_the_database_are_refused,
