@@ -95,7 +95,8 @@ impl WorkerNow {
 struct Inner {
     workers: HashMap<WorkerId, WorkerNow>,
     claims: HashMap<WorkerId, Claims>,
-    by_session: HashMap<SessionId, (TokenId, SessionHandle)>,
+    /// A process may come anew under the id of a session it still has.
+    by_session: HashMap<SessionId, Vec<(TokenId, SessionHandle)>>,
 }
 
 /// Everybody connected.
@@ -206,21 +207,23 @@ impl Sessions {
 
     /// A session came in with a token.
     pub fn opened(&self, token: TokenId, session: &SessionHandle) {
-        self.lock().by_session.insert(session.id(), (token, session.clone()));
+        self.lock().by_session.entry(session.id()).or_default().push((token, session.clone()));
     }
 
     /// Whether a session came in with a token, and goes on.
     #[must_use]
     pub fn holds(&self, token: TokenId, session: &SessionHandle) -> bool {
         let inner = self.lock();
-        inner.by_session.get(&session.id()).is_some_and(|(of, kept)| *of == token && kept.is_same(session))
+        let mut named = inner.by_session.get(&session.id()).into_iter().flatten();
+        named.any(|(of, kept)| *of == token && kept.is_same(session))
     }
 
     /// A session has ended.
     pub fn closed(&self, session: &SessionHandle) {
         let mut inner = self.lock();
-        let current = inner.by_session.get(&session.id());
-        if current.is_some_and(|(_, kept)| kept.is_same(session)) {
+        let Some(named) = inner.by_session.get_mut(&session.id()) else { return };
+        named.retain(|(_, kept)| !kept.is_same(session));
+        if named.is_empty() {
             inner.by_session.remove(&session.id());
         }
     }
@@ -229,7 +232,13 @@ impl Sessions {
     pub fn revoke(&self, token: TokenId) -> usize {
         let revoked: Vec<_> = {
             let inner = self.lock();
-            inner.by_session.values().filter(|(of, _)| *of == token).map(|(_, s)| s.clone()).collect()
+            inner
+                .by_session
+                .values()
+                .flatten()
+                .filter(|(of, _)| *of == token)
+                .map(|(_, s)| s.clone())
+                .collect()
         };
         for session in &revoked {
             session.close(ResetCode::Revoked, "the token was revoked");
@@ -241,6 +250,9 @@ impl Sessions {
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let inner = self.lock();
-        (inner.by_session.len(), inner.workers.values().filter(|w| w.session.is_some()).count())
+        (
+            inner.by_session.values().map(Vec::len).sum(),
+            inner.workers.values().filter(|w| w.session.is_some()).count(),
+        )
     }
 }
