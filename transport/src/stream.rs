@@ -12,6 +12,8 @@ use crate::carrier::{HalfError, Lost, RecvHalf, SendHalf, priority};
 
 /// The most taken from the carrier at once, in bytes.
 const READ: usize = 64 * 1024;
+/// When a line is long, in bytes.
+const LONG: usize = 4 * 1024;
 
 /// Why a stream ended other than by its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +118,13 @@ impl FrameSend {
     #[must_use]
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// Whether the peer reads so slowly that nothing more should be put in
+    /// line on its behalf.
+    #[must_use]
+    pub fn is_backed_up(&self) -> bool {
+        self.pending.len() >= LONG
     }
 
     /// Says that nothing follows.

@@ -366,7 +366,8 @@ impl Keeper {
                     Ok(()) => continue,
                     Err(error) => return self.give_up(lost_by(error)),
                 },
-                frame = self.recv.next::<v1::ControlFrame>() => match frame {
+                // A peer that reads no answers is not heard either.
+                frame = self.recv.next::<v1::ControlFrame>(), if !self.send.is_backed_up() => match frame {
                     Ok(Some(received)) => {
                         liveness.heard(Instant::now());
                         silence.heard(Instant::now());

@@ -94,7 +94,9 @@ impl Riding {
                     Ok(()) => continue,
                     Err(error) => return Said::Lost(lost_by(error)),
                 },
-                frame = self.recv.next::<v1::ControlFrame>(), if self.bye.is_none() => match frame {
+                // A peer that reads no answers is not heard either.
+                frame = self.recv.next::<v1::ControlFrame>(),
+                    if self.bye.is_none() && !self.send.is_backed_up() => match frame {
                     Ok(Some(received)) => {
                         self.heard();
                         match self.control(received) {

@@ -9,6 +9,7 @@ mod cuts;
 mod drains;
 mod fuzz;
 mod hostile;
+mod idlers;
 mod links;
 mod moves;
 mod outages;

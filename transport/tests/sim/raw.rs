@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use levers9_transport::Carrier;
+use levers9_transport::carrier::{RecvHalf, SendHalf};
 use levers9_transport::dial::Dialer;
 use levers9_transport::link::{Link, Opened};
 use levers9_transport::quic::Endpoint;
@@ -92,6 +93,22 @@ impl Rude {
 pub(crate) async fn pair(world: &World, over: Over) -> (Carrier, Carrier) {
     let (rude, pipes) = Rude::new(world);
     tokio::join!(dial(world, &pipes, 1, over), rude.accept(over))
+}
+
+/// A peer that was let in, with its control stream, which nobody keeps.
+pub(crate) async fn let_in(
+    world: &World,
+    pipes: &Arc<Pipes>,
+    number: u16,
+    over: Over,
+) -> (Carrier, SendHalf, RecvHalf) {
+    let carrier = dial(world, pipes, number, over).await;
+    let (mut send, mut recv) = carrier.open().await.unwrap();
+    let mut bytes = opening(stream_open::Kind::Control(v1::ControlOpen {}));
+    bytes.extend(control(control_frame::Kind::Hello(hello())));
+    send.write_all(bytes.into()).await.unwrap();
+    recv.read(64 * 1024).await.unwrap().expect("a welcome");
+    (carrier, send, recv)
 }
 
 /// One message as a frame.
