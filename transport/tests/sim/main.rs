@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod claims;
 mod credit;
 mod cuts;
 mod drains;
