@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use levers9_transport::Address;
 use levers9_transport::accept::{Acceptor, Limits};
 use levers9_transport::cert::{Authority, CertError, CertResolver, Files};
 use levers9_transport::quic::{Endpoint, Identity, ServerKeys, bind};
 use levers9_transport::runtime::TransportThread;
 use levers9_transport::tcp::{self, Listener};
-use levers9_transport::{Address, Trust};
 use levers9_wire::token::Secret;
 use levers9_wire::{InstanceId, WorkspaceId};
 use tokio::sync::Notify;
@@ -33,7 +33,7 @@ use crate::logs::{Logs, objects::Objects};
 use crate::ports::{Ports, PortsError};
 use crate::seal::{KeyFileError, Keyring};
 use crate::sessions::Sessions;
-use crate::state::{Options, Shared, State, now_ms};
+use crate::state::{Options, Shared, State, now_ms, trust_of};
 use crate::store::{Store, StoreError};
 use crate::{recover, scheduler};
 
@@ -217,12 +217,13 @@ impl Controlplane {
         let store =
             Store::open(config.database.expose(), config.database_pool).await.map_err(StartError::Store)?;
         let keyring = open_keys(config)?;
-        let (certificates, resolver, trust) = open_certificates(config)?;
+        let (certificates, resolver) = open_certificates(config)?;
         let bound = Addresses {
             quic: sockets.quic.local_addr().map_err(StartError::Quic)?,
             grpc: sockets.grpc.local_addr().map_err(StartError::Quic)?,
             http: sockets.http.local_addr().map_err(StartError::Quic)?,
-            dial: config.address(sockets.quic.local_addr().map_err(StartError::Quic)?.port(), trust),
+            dial: config
+                .address(sockets.quic.local_addr().map_err(StartError::Quic)?.port(), trust_of(&resolver)),
         };
         let transport = TransportThread::start().map_err(StartError::Quic)?;
         let state: Shared = Arc::new(State {
@@ -230,7 +231,9 @@ impl Controlplane {
             keyring,
             instance: InstanceId::generate(),
             options: Options {
-                address: bound.dial.clone(),
+                host: bound.dial.host.clone(),
+                port: bound.dial.port,
+                certificate: Arc::clone(&resolver),
                 bootstrap_secret: config.bootstrap_secret.clone(),
                 serving: serving(config, bound.http),
                 log_bytes_max: config.logs.max_bytes,
@@ -445,20 +448,18 @@ fn open_keys(config: &Config) -> Result<Keyring, StartError> {
     }
 }
 
-fn open_certificates(config: &Config) -> Result<(Certificates, Arc<CertResolver>, Trust), StartError> {
+fn open_certificates(config: &Config) -> Result<(Certificates, Arc<CertResolver>), StartError> {
     match &config.certificate {
         Certificate::Own(folder) => {
             let now = levers9_wire::clock::unix_millis() / 1_000;
             let authority = Authority::open(folder, &config.names, now)?;
-            let (resolver, pin) = (authority.resolver(), authority.pin());
-            Ok((Certificates::Own(authority), resolver, Trust::Pins(vec![pin])))
+            let resolver = authority.resolver();
+            Ok((Certificates::Own(authority), resolver))
         }
         Certificate::Files { certificate, key } => {
             let files = Files::open(certificate, key)?;
             let resolver = files.resolver();
-            // A chain that ends in a CA can be pinned; one that does not is the platform's to judge.
-            let trust = files.pin().map_or(Trust::System, |pin| Trust::Pins(vec![pin]));
-            Ok((Certificates::Files(files), resolver, trust))
+            Ok((Certificates::Files(files), resolver))
         }
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use levers9_transport::Address;
+use levers9_transport::cert::CertResolver;
+use levers9_transport::{Address, Trust};
 use levers9_wire::InstanceId;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -36,8 +37,12 @@ pub const WORKER_LOST: Duration = Duration::from_secs(90);
 /// What an operator can set of it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What clients and workers are told to dial.
-    pub address: Address,
+    /// Whom clients and workers are told to dial.
+    pub host: String,
+    /// On which port.
+    pub port: u16,
+    /// What is shown there, and so whom to trust.
+    pub certificate: Arc<CertResolver>,
     /// Hands out the first token while there is no workspace.
     pub bootstrap_secret: Option<levers9_wire::token::Secret>,
     /// Where HTTP requests to containers come in.
@@ -48,6 +53,21 @@ pub struct Options {
     pub log_age_max: Duration,
     /// How workers on attached clusters are started.
     pub worker: WorkerDefaults,
+}
+
+impl Options {
+    /// What clients and workers are told to dial, with the pins of now.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address { host: self.host.clone(), port: self.port, trust: trust_of(&self.certificate) }
+    }
+}
+
+/// A chain with a CA can be pinned; one without is the platform's to judge.
+#[must_use]
+pub fn trust_of(certificate: &CertResolver) -> Trust {
+    let pins = certificate.pins();
+    if pins.is_empty() { Trust::System } else { Trust::Pins(pins) }
 }
 
 /// What keeps the controlplane from storing things now; said once per change

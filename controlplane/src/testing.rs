@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use levers9_transport::cert::{Authority, CertResolver};
 use levers9_wire::id::StubId;
 use levers9_wire::v1::Resources;
 use levers9_wire::{
@@ -22,6 +23,12 @@ use crate::seal::{Keyring, Sealed};
 use crate::state::{Options, Shared, State, now_ms};
 use crate::store::{Fence, NewStub, NewTask, Placement, Store, Workspace};
 
+/// What both show.
+fn certificate(folder: &Path) -> Arc<CertResolver> {
+    let now = levers9_wire::clock::unix_millis() / 1_000;
+    Authority::open(&folder.join("tls"), &["localhost".to_owned()], now).unwrap().resolver()
+}
+
 /// A process on a database.
 pub(crate) async fn process(url: &str, folder: &Path) -> Shared {
     Arc::new(State {
@@ -29,7 +36,9 @@ pub(crate) async fn process(url: &str, folder: &Path) -> Shared {
         keyring: Keyring::load_or_create(&folder.join("keys")).unwrap(),
         instance: InstanceId::generate(),
         options: Options {
-            address: "levers9://localhost:443".parse().unwrap(),
+            host: "localhost".to_owned(),
+            port: 443,
+            certificate: certificate(folder),
             bootstrap_secret: None,
             serving: Serving::Nowhere,
             log_bytes_max: u64::MAX,

@@ -109,9 +109,16 @@ impl World {
     }
 
     fn enroll(&self, name: &str, relay: Option<&Relay>, args: &[&str]) -> Worker {
+        let address = |told: &str| relay.map_or_else(|| told.to_owned(), |relay| relay.in_place_of(told));
+        self.enroll_at(name, address, args)
+    }
+
+    /// Adds a worker with more arguments that dials what is made of the
+    /// address it is told, and waits until it is connected.
+    #[must_use]
+    pub fn enroll_at(&self, name: &str, address: impl FnOnce(&str) -> String, args: &[&str]) -> Worker {
         let enrolment = self.cli(&["worker", "enroll", "--format", "json"]).ok().json();
-        let address = enrolment["address"].as_str().expect("an address");
-        let address = relay.map_or_else(|| address.to_owned(), |relay| relay.in_place_of(address));
+        let address = address(enrolment["address"].as_str().expect("an address"));
         let worker = Worker::new(Arc::clone(&self.home), name, &enrolment, &address, args);
         worker.start();
         self.wait_worker(&worker, "ready", CONNECT);

@@ -92,6 +92,21 @@ impl CertResolver {
         self.current.load().cert.first().map_or(0, |leaf| not_after(leaf))
     }
 
+    /// What clients may pin: the roots that go along in the chain, two of them
+    /// while one takes the other's place, or else the CA at its end; none when
+    /// no CA goes along.
+    #[must_use]
+    pub fn pins(&self) -> Vec<Pin> {
+        let current = self.current.load();
+        let issuers = current.cert.get(1..).unwrap_or_default();
+        let roots: Vec<Pin> = issuers.iter().filter(|c| is_root(c)).filter_map(|c| pin_of(c).ok()).collect();
+        if roots.is_empty() {
+            issuers.last().and_then(|c| pin_of(c).ok()).into_iter().collect()
+        } else {
+            roots
+        }
+    }
+
     /// The certificate and key in force, for the TLS of other ports.
     #[must_use]
     pub fn current(&self) -> Arc<CertifiedKey> {
@@ -103,6 +118,10 @@ impl ResolvesServerCert for CertResolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.load_full())
     }
+}
+
+fn is_root(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, c)| c.subject() == c.issuer())
 }
 
 fn not_after(certificate: &CertificateDer<'_>) -> i64 {
@@ -204,16 +223,6 @@ impl Files {
     #[must_use]
     pub fn resolver(&self) -> Arc<CertResolver> {
         Arc::clone(&self.resolver)
-    }
-
-    /// The pin of the CA at the end of the chain, when the chain has one.
-    #[must_use]
-    pub fn pin(&self) -> Option<Pin> {
-        let current = self.resolver.current();
-        if current.cert.len() < 2 {
-            return None;
-        }
-        current.cert.last().and_then(|ca| pin_of(ca).ok())
     }
 }
 
@@ -334,6 +343,27 @@ mod tests {
         let other = Authority::open(folder.path(), &names(&["localhost", "example.org"]), NOW).unwrap();
         assert_ne!(first.resolver().current().cert, other.resolver().current().cert);
         assert_eq!(first.pin(), other.pin());
+    }
+
+    /// What signs the leaf and what is to sign the next one.
+    #[test]
+    fn a_chain_with_two_roots_has_two_pins() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let first = Authority::open(a.path(), &names(&["localhost"]), NOW).unwrap();
+        let second = Authority::open(b.path(), &names(&["localhost"]), NOW).unwrap();
+        assert_eq!(first.resolver().pins(), [first.pin()]);
+        let chain = a.path().join("chain.pem");
+        let both =
+            [a.path().join("leaf.pem"), b.path().join("ca.pem")].map(|f| fs::read_to_string(f).unwrap());
+        fs::write(&chain, both.concat()).unwrap();
+        let files = Files::open(&chain, &a.path().join("leaf.key")).unwrap();
+        assert_eq!(files.resolver().pins(), [first.pin(), second.pin()]);
+        // A leaf alone leaves it to the platform.
+        let pem = fs::read_to_string(a.path().join("leaf.pem")).unwrap();
+        let (leaf, _) = pem.split_once("-----END CERTIFICATE-----").unwrap();
+        fs::write(&chain, format!("{leaf}-----END CERTIFICATE-----\n")).unwrap();
+        assert!(files.refresh().unwrap());
+        assert!(files.resolver().pins().is_empty());
     }
 
     /// B113

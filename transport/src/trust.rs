@@ -154,10 +154,11 @@ impl Verifier {
         pins: &[Pin],
         chain: impl Iterator<Item = &'a CertificateDer<'a>>,
     ) -> Option<RootCertStore> {
-        let ca = chain.into_iter().find(|c| pin_of(c).is_ok_and(|pin| pins.contains(&pin)))?;
+        // All of them: during a rotation the chain may hold one that has not issued the leaf.
+        let pinned = chain.into_iter().filter(|c| pin_of(c).is_ok_and(|pin| pins.contains(&pin)));
         let mut roots = RootCertStore::empty();
-        roots.add(ca.clone().into_owned()).ok()?;
-        Some(roots)
+        let (added, _unusable) = roots.add_parsable_certificates(pinned.map(|c| c.clone().into_owned()));
+        (added > 0).then_some(roots)
     }
 
     fn check(

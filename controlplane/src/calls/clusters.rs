@@ -72,7 +72,7 @@ fn manifest(state: &Shared, row: &Cluster) -> v1::ClusterManifest {
             worker_image: orders::image(state, row),
             ..row.settings.clone()
         }),
-        address: state.options.address.to_string(),
+        address: state.options.address().to_string(),
         runtime: orders::RUNTIME.to_owned(),
     }
 }

@@ -140,7 +140,7 @@ pub(super) async fn worker_enroll(
         worker: worker.to_wire(),
         token: secret.expose().to_owned(),
         expires_unix_ms: unsigned(expires),
-        address: state.options.address.to_string(),
+        address: state.options.address().to_string(),
         pool,
     });
     insert_token(state, &once, row, answer).await

@@ -3,15 +3,19 @@
 
 mod begin;
 mod callers;
+mod calls;
 mod carriers;
+mod claims;
 mod dev;
 mod disk;
 mod fallback;
 mod garbage;
 mod network;
 mod output;
+mod peer;
 mod restart;
 mod rolling;
+mod rotation;
 mod scene;
 mod slow;
 mod support;

@@ -4,11 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use levers9_tests::http::Wire;
 use levers9_tests::world::Setup;
 use levers9_tests::{Backend, Controlplane, World, binaries, port, wait};
+
+use tokio::time::Instant;
 
 use crate::support::{LONG, SOON, assert_counts, counting, id_of, last_number, text};
 

@@ -6,10 +6,11 @@
 use levers9_tests::Way;
 use levers9_tests::slow::Slow;
 
-use crate::{callers, carriers, network, workers};
+use crate::{callers, carriers, network, rotation, workers};
 
 /// The name of each test here, and what it runs.
 pub(crate) static SLOW: Slow = Slow::new(&[
+    ("other_ca", rotation::a_ca_is_replaced_under_what_runs),
     ("deserted", callers::a_deserted_task_is_cancelled_and_others_are_not),
     ("takeover", workers::another_worker_takes_over_after_ninety_seconds),
     ("late_result", workers::a_late_result_is_refused),
@@ -70,4 +71,9 @@ fn half_open_forth() {
 #[test]
 fn half_open_back() {
     SLOW.verdict("half_open_back");
+}
+
+#[test]
+fn other_ca() {
+    SLOW.verdict("other_ca");
 }

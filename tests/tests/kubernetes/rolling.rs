@@ -1,11 +1,12 @@
 //! One controlplane takes another's place while a cluster is attached.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use levers9_tests::kube::Setup;
 use levers9_tests::{Backend, Counting, world};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::{SOON, Site};
 
