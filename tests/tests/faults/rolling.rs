@@ -94,6 +94,33 @@ fn ask(at: [SocketAddr; 2], path: &str, kept: &mut Option<Wire>) -> Result<(), S
     Ok(())
 }
 
+/// Bytes of a large answer.
+const LARGE: usize = 64 << 20;
+
+/// Takes a large answer in, slowly: how much of it came.
+fn slow_download(at: SocketAddr, path: &str) -> impl FnOnce() -> Result<usize, String> + Send + 'static {
+    let head = format!("GET {path}/big?bytes={LARGE} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
+    move || {
+        let mut wire = Wire::connect(at);
+        wire.send(head.as_bytes()).map_err(|error| error.to_string())?;
+        let head = wire.head().map_err(|error| error.to_string())?.ok_or("no answer")?;
+        if head.status() != 200 {
+            return Err(format!("{}", head.status()));
+        }
+        let mut got = 0;
+        while got < LARGE {
+            let piece = wire.some().map_err(|error| format!("{error} after {got}"))?;
+            if piece.is_empty() {
+                return Err(format!("it ends after {got}"));
+            }
+            got += piece.len();
+            // Some ten seconds for all of it.
+            std::thread::sleep(Duration::from_micros(u64::try_from(piece.len() / 6).expect("a size")));
+        }
+        Ok(got)
+    }
+}
+
 /// An origin in a job: its task, and the path it is reached by.
 fn origin(world: &World) -> (String, String) {
     let port = port::free().to_string();
@@ -137,6 +164,7 @@ fn a_rolling_restart_loses_nothing() {
     for exec in [&short, &long] {
         exec.wait_text("it runs", SOON, |text| text.contains("on"));
     }
+    let slow = std::thread::spawn(slow_download(at, &path));
     let _new = start_beside(&world);
     wait::until("some requests", SOON, || {
         if load.answered() > 100 { Ok(()) } else { Err(load.answered().to_string()) }
@@ -152,6 +180,7 @@ fn a_rolling_restart_loses_nothing() {
     let placed = world.submit("echo placed");
     world.wait_status(&placed, "COMPLETE", SOON);
 
+    assert_eq!(slow.join().expect("a download"), Ok(LARGE), "what is being sent is sent to its end");
     assert_eq!(short.wait(SOON), 7, "{}", short.shown());
     assert_eq!(short.text(), "on\noff\n");
     let cut = long.wait(DRAIN + SOON);
@@ -204,4 +233,23 @@ fn a_controlplane_that_has_moved_is_found_by_its_name() {
     assert_eq!(logs.wait(SOON), 0, "{}", logs.shown());
     assert_counts(&run.text(), COUNT, "run");
     assert_counts(&logs.text(), COUNT, "logs -f");
+}
+
+/// Who is in a hurry asks a second time; what runs is told why it ends.
+#[test]
+fn asked_twice_it_does_not_wait() {
+    let world = world();
+    let worker = world.worker("one");
+    let task = world.submit("exec sleep 600");
+    world.wait_status(&task, "RUNNING", SOON);
+    let mut exec = world.cli_spawn(&["exec", &task, "--", "sh", "-c", "echo on; sleep 600"]);
+    exec.wait_text("it runs", SOON, |text| text.contains("on"));
+    let _new = start_beside(&world);
+    world.controlplane.begin_to_stop();
+    world.wait_worker(&worker, "ready", Duration::from_secs(5));
+    world.controlplane.begin_to_stop();
+    assert_eq!(world.controlplane.wait_end(Duration::from_secs(8)), 0, "{}", world.controlplane.log());
+    assert_ne!(exec.wait(SOON), 0, "{}", exec.shown());
+    assert!(exec.errors().contains("the controlplane is shutting down"), "{}", exec.errors());
+    assert_eq!(world.task(&task)["status"], "RUNNING");
 }
