@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
+use levers9_wire::v1::{self, RefuseCode, ResetCode, Role, control_frame, stream_open};
 use levers9_wire::{InstanceId, SessionId, VERSION_MAX, VERSION_MIN, limits, valid};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -95,11 +95,13 @@ pub trait Gate: Send + Sync + 'static {
         peer: SocketAddr,
     ) -> impl Future<Output = Result<(v1::Welcome, Self::Admitted), Refusal>> + Send;
 
-    /// Decides whether a carrier may join a session there is: the Hello says
-    /// that it moves, names the session, and is of the same instance. Whether
-    /// it is of the same identity, and still welcome, is what remains to be
-    /// checked. Streams of both carriers come from the one [`Session`] then,
-    /// and new ones go to the newer. `None` treats the Hello as any other.
+    /// Decides whether a carrier may join a session there is: the Hello names
+    /// the session and is of the same instance. Whether it is of the same
+    /// identity, and still welcome, is what remains to be checked. Where the
+    /// Hello says that it moves, streams of both carriers come from the one
+    /// [`Session`] then, and new ones go to the newer; where it does not, a new
+    /// session begins under the same id. `None` treats it as any other, with
+    /// an id of its own.
     fn rejoin(
         &self,
         hello: &valid::Hello,
@@ -307,13 +309,22 @@ impl<G: Gate> Acceptor<G> {
     fn has_room(&self) -> bool {
         let arriving = self.gauges.arriving.load(Ordering::Relaxed);
         let sessions = self.gauges.sessions.load(Ordering::Relaxed);
-        // What is about to stop is no place to come to.
-        let stays = matches!(*self.parting.borrow(), Parting::No);
-        let room = stays && arriving < self.limits.refuse_above && sessions < self.limits.sessions;
+        let room = arriving < self.limits.refuse_above && sessions < self.limits.sessions;
         if !room {
             self.gauges.refused.fetch_add(1, Ordering::Relaxed);
         }
         room
+    }
+
+    /// What is about to stop is no place to stay at. Commands are let in, since
+    /// they may know no other place yet and are sent on at once.
+    fn no_place_for(&self, hello: &valid::Hello) -> Option<Refusal> {
+        let stays = match &*self.parting.borrow() {
+            Parting::No => true,
+            Parting::Drain { .. } => hello.role == Role::Cli && !hello.moving,
+            Parting::Bye { .. } => false,
+        };
+        (!stays).then(|| Refusal::new(RefuseCode::Busy, "this controlplane is about to stop"))
     }
 
     fn over_quic(&self, inbound: quic::Inbound) {
@@ -346,7 +357,7 @@ impl<G: Gate> Acceptor<G> {
         self.tasks.spawn(self.clone().arrive(inbound, counted));
     }
 
-    /// Takes no new peers and tells those there are to go elsewhere within a
+    /// Takes no new peers but commands, and tells all to go elsewhere within a
     /// time: to `alternatives`, as host:port, or wherever the name they dialed
     /// leads. Their sessions go on until [`Acceptor::shutdown`].
     pub fn drain(&self, within: Duration, alternatives: Vec<String>) {
@@ -407,30 +418,29 @@ impl<G: Gate> Acceptor<G> {
             Ok(hello) => hello,
             Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
         };
-        if matches!(*self.parting.borrow(), Parting::Bye { .. }) {
-            return carrier.close(ResetCode::Draining, "about to stop");
+        if let Some(refusal) = self.no_place_for(&hello) {
+            return self.refuse(&carrier, &mut send, refusal).await;
         }
         let (instance, held) = (hello.instance, hello.session.and_then(|id| self.directory.get(id)));
-        let joins = held.as_ref().filter(|live| hello.moving && live.is_of(instance));
-        if let Some(live) = joins {
-            match self.ask(self.gate.rejoin(&hello, &SessionHandle::of(live), carrier.peer())).await {
-                Ok(Some(welcome)) => {
+        // The id of a session that goes on is its own process's, as the gate knows it.
+        let mut kept = hello.session.filter(|_| held.is_none());
+        if let Some(live) = held.filter(|live| live.is_of(instance)) {
+            match self.ask(self.gate.rejoin(&hello, &SessionHandle::of(&live), carrier.peer())).await {
+                Ok(Some(welcome)) if hello.moving => {
                     let welcome = v1::Welcome { joined: true, ..welcome };
                     let arrived = Arrived { carrier, send, recv };
                     if let Some(arrived) = self.welcome(live.id(), welcome, arrived).await {
                         drop(counted);
                         self.gauges.joined.fetch_add(1, Ordering::Relaxed);
-                        self.keep(Arc::clone(live), arrived);
+                        self.keep(live, arrived);
                     }
                     return;
                 }
+                Ok(Some(_)) => kept = hello.session,
                 Ok(None) => {}
                 Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
             }
         }
-        // The id of a session is its process's own.
-        let others = held.is_some_and(|live| !live.is_of(instance));
-        let kept = hello.session.filter(|_| !others);
         match self.ask(self.gate.admit(hello, carrier.peer())).await {
             Ok((welcome, admitted)) => {
                 let id = kept.unwrap_or_else(SessionId::generate);
