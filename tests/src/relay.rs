@@ -224,7 +224,11 @@ impl Shared {
     fn passes(&self, way: Way) -> bool {
         let lossy = self.lossy.load(Ordering::SeqCst);
         let lost = lossy > 0 && self.count.fetch_add(1, Ordering::SeqCst) % lossy == lossy - 1;
-        !lost && !self.cut[way as usize].load(Ordering::SeqCst)
+        !lost && !self.is_cut(way)
+    }
+
+    fn is_cut(&self, way: Way) -> bool {
+        self.cut[way as usize].load(Ordering::SeqCst)
     }
 
     /// Sends a datagram on, now or when its way is over.
@@ -282,7 +286,10 @@ fn deliver(coming: &Receiver<Late>, shared: &Shared) {
     while !shared.ended() {
         let Ok(Late { due, bytes, socket, to }) = coming.recv_timeout(LOOK) else { continue };
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        send(&socket, &bytes, to);
+        let way = if to.is_some() { Way::Back } else { Way::Forth };
+        if !shared.is_cut(way) {
+            send(&socket, &bytes, to);
+        }
     }
 }
 
