@@ -76,7 +76,7 @@ pub enum DialError {
     #[error("{0} is not a levers9 controlplane: {1}")]
     NotLevers9(String, String),
     /// Too many at once there.
-    #[error("{0} refuses connections now: it is too busy, or about to stop")]
+    #[error("{0} refuses connections now: it is too busy")]
     Busy(String),
     /// The controlplane says no.
     #[error("{text}")]
@@ -131,6 +131,9 @@ impl DialError {
             }
             Self::Trust(TrustProblem::WrongPin { .. }) => {
                 "the pin in your context is of another CA: get the current address from whoever runs the controlplane"
+            }
+            Self::Trust(TrustProblem::LeafPinned { .. }) => {
+                "get the current address from whoever runs the controlplane"
             }
             Self::Trust(TrustProblem::Expired { .. }) => "the controlplane's certificate has to be renewed",
             Self::Refused { code, .. } => match code {

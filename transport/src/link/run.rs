@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
-use levers9_wire::{SessionId, VERSION_MAX, VERSION_MIN, limits};
+use levers9_wire::{RetryClass, SessionId, VERSION_MAX, VERSION_MIN, limits};
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -127,9 +127,7 @@ impl Runner {
                         None => (Outage::Lost { spread }, why),
                     }
                 }
-                Some(Err(error)) if error.retry() == levers9_wire::RetryClass::Fatal => {
-                    (Outage::Refused, error)
-                }
+                Some(Err(error)) if error.retry() == RetryClass::Fatal => (Outage::Refused, error),
                 Some(Err(error)) => {
                     // A fresh socket next time: this one may be on a network that is gone.
                     self.now.endpoint = None;
@@ -182,7 +180,8 @@ impl Runner {
             };
             match timeout(patience, greeting.greet()).await {
                 Ok(Ok(greeted)) => break Ok(greeted),
-                Ok(Err(error @ DialError::Refused { .. })) => {
+                // Another address may be another controlplane, which is not as busy.
+                Ok(Err(error)) if error.retry() == RetryClass::Fatal => {
                     carrier.close(ResetCode::Done, "");
                     break Err(error);
                 }

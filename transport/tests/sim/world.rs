@@ -236,6 +236,9 @@ pub(crate) async fn read_frames(kind: stream_open::Kind, stream: Stream) {
     }
 }
 
+/// The token of what is no worker.
+const COMMAND: &str = "command";
+
 pub(crate) struct Me {
     pub(crate) token: String,
     pub(crate) instance: InstanceId,
@@ -244,7 +247,7 @@ pub(crate) struct Me {
 impl Introduce for Me {
     fn hello(&self) -> v1::Hello {
         v1::Hello {
-            role: v1::Role::Worker.into(),
+            role: if self.token == COMMAND { v1::Role::Cli } else { v1::Role::Worker }.into(),
             token: self.token.clone(),
             instance: self.instance.to_wire(),
             ..v1::Hello::default()
@@ -363,6 +366,11 @@ impl World {
         resolver: Option<(Arc<dyn Resolve>, &str)>,
     ) -> (Link, mpsc::Receiver<Box<Opened>>) {
         self.link_by(number, "token", resolver, None, true)
+    }
+
+    /// A command's link.
+    pub(crate) fn command(&self, number: u16) -> (Link, mpsc::Receiver<Box<Opened>>) {
+        self.link_by(number, COMMAND, None, None, true)
     }
 
     /// A link that goes by TCP where UDP does not get through.
