@@ -17,6 +17,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::address::{Pin, Trust};
 
+/// Clocks that are wrong are seldom wrong by more, in seconds.
+const CLOCK_MAY_BE_OFF: i64 = 86_400;
+
 /// Why a server is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrustProblem {
@@ -28,13 +31,23 @@ pub enum TrustProblem {
         /// The pin of the CA it sent, or what it sent instead.
         seen: String,
     },
+    /// The server's own key is pinned, where its CA's has to be.
+    #[error(
+        "the pin is of the server's own certificate, which changes when it is renewed: pin its CA, {seen}"
+    )]
+    LeafPinned {
+        /// The pin of the CA it sent.
+        seen: Pin,
+    },
     /// Past its end.
-    #[error("the server's certificate, issued by {issuer:?}, expired {ago} ago")]
+    #[error("the server's certificate, issued by {issuer:?}, expired {ago} ago{clock}")]
     Expired {
         /// Who signed it.
         issuer: String,
         /// For how long it has been over.
         ago: String,
+        /// Words about this machine's clock, where that is as likely wrong.
+        clock: &'static str,
     },
     /// Before its beginning, by this machine's clock.
     #[error("the server's certificate is not valid for another {wait}; is this machine's clock right?")]
@@ -176,6 +189,9 @@ impl Verifier {
         let Trust::Pins(pins) = &self.trust else { return Err(TrustProblem::Other("no roots".to_owned())) };
         let Some(roots) = self.pinned(pins, chain.iter()) else {
             let seen = match chain.last().map(pin_of) {
+                Some(Ok(seen)) if pin_of(leaf).is_ok_and(|pin| pins.contains(&pin)) => {
+                    return Err(TrustProblem::LeafPinned { seen });
+                }
                 Some(Ok(pin)) => pin.to_string(),
                 _ => "no CA in its chain".to_owned(),
             };
@@ -254,10 +270,11 @@ fn explain(
         levers9_wire::quantity::show_duration(std::time::Duration::from_secs(seconds))
     };
     match problem {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => TrustProblem::Expired {
-            issuer: issuer_of(leaf),
-            ago: span(now - validity(|v| v.not_after.timestamp())),
-        },
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            let ago = now - validity(|v| v.not_after.timestamp());
+            let clock = if ago < CLOCK_MAY_BE_OFF { "; is this machine's clock right?" } else { "" };
+            TrustProblem::Expired { issuer: issuer_of(leaf), ago: span(ago), clock }
+        }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             TrustProblem::NotYetValid { wait: span(validity(|v| v.not_before.timestamp()) - now) }
         }
