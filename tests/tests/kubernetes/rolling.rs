@@ -21,10 +21,11 @@ fn a_cluster_and_its_workers_go_along() {
     let set = world::Setup { config: "drain: 15s\n".to_owned(), name: Some(NAME), ..world::Setup::default() };
     let site = Site::on(Backend::Postgres, &NODES, Setup::default(), set);
     site.kubelet.share_hosts(site.world.home.hosts());
-    let _joined = site.join("lab", "L40S", &[]).ok();
-    let job = Counting::start(&site.world, &["--gpu", "L40S"]);
+    // The new one has started before there was anything to know.
     let new = site.world.controlplane.beside("new", NEW);
     new.start();
+    let _joined = site.join("lab", "L40S", &[]).ok();
+    let job = Counting::start(&site.world, &["--gpu", "L40S"]);
     site.world.home.resolve(NAME, &[OLD, NEW]);
 
     site.world.controlplane.begin_to_stop();
