@@ -10,7 +10,8 @@ use super::{Store, StoreError};
 
 impl Store {
     /// Says that a controlplane is here, for `ttl_ms` from now. `address` is
-    /// empty where it does not know how it is reached.
+    /// empty where it does not know how it is reached; one that was at the same
+    /// address before is not there any more.
     ///
     /// # Errors
     /// When the database fails.
@@ -28,9 +29,11 @@ impl Store {
         ));
         let announce = announce.bind(instance.to_wire()).bind(address.to_owned()).bind(ttl_ms).bind(now_ms);
         self.execute(announce).await?;
-        let forget =
-            query(format!("DELETE FROM replicas WHERE expires_ms < {}", self.dialect().lease_now("$1")));
-        self.execute(forget.bind(now_ms)).await?;
+        let now = self.dialect().lease_now("$3");
+        let forget = query(format!(
+            "DELETE FROM replicas WHERE expires_ms < {now} OR (address = $1 AND address <> '' AND instance <> $2)"
+        ));
+        self.execute(forget.bind(address.to_owned()).bind(instance.to_wire()).bind(now_ms)).await?;
         Ok(())
     }
 

@@ -9,6 +9,7 @@ mod fixtures;
 mod model;
 mod opening;
 mod pressure;
+mod replicas;
 
 /// Runs each case, a function of a fresh [`fixtures::Place`], on both databases.
 macro_rules! suite {
@@ -73,6 +74,7 @@ suite! {
     pressure::cancelled_callers_leave_no_open_transaction,
     pressure::many_callers_share_a_small_pool,
     pressure::a_closed_store_says_so,
+    replicas::controlplanes_know_of_each_other_while_they_say_so,
     opening::migrating_again_changes_nothing,
     opening::an_older_database_is_brought_up_to_date,
     opening::a_database_of_a_newer_build_is_refused,
