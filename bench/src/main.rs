@@ -7,6 +7,7 @@
 
 mod agent;
 mod job;
+mod moves;
 mod process;
 mod reach;
 mod report;
@@ -63,6 +64,15 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// How long service is away, and what is lost, when UDP is cut or a server is killed, drained or restarted
+    Moves {
+        /// Fewer rounds, within 90 seconds
+        #[arg(long)]
+        quick: bool,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
     /// The agent in a large cluster beside a plain controller: time, memory and CPU
     Agent(agent::AgentArgs),
     /// A plain controller; started by this program itself.
@@ -78,6 +88,9 @@ enum Command {
     /// One side of a bare tunnel; started by this program itself.
     #[command(hide = true)]
     Tunnel(reach::tunnel::TunnelArgs),
+    /// A server that is moved; started by this program itself.
+    #[command(hide = true)]
+    Moved(moves::server::ServerArgs),
     /// One side of a measurement; started by this program itself.
     #[command(hide = true)]
     Peer(transport::peer::PeerArgs),
@@ -96,10 +109,12 @@ fn main() -> Result<()> {
         Command::Transport { quick, format } => print(&transport::measure(quick)?, format),
         Command::Run { cli, quick, format } => print(&job::measure(&cli, quick)?, format),
         Command::Reach { cli, nginx, quick, format } => print(&reach::measure(&cli, &nginx, quick)?, format),
+        Command::Moves { quick, format } => print(&moves::measure(quick)?, format),
         Command::Agent(args) => print(&agent::measure(&args)?, args.format),
         Command::Reflector(args) => agent::reflector::run(&args),
         Command::Target { port } => reach::target::run(port),
         Command::Tunnel(args) => reach::tunnel::run(args),
+        Command::Moved(args) => moves::server::run(args),
         Command::Peer(args) => transport::peer::run(args),
     }
 }

@@ -22,7 +22,7 @@ mod idle;
 mod levers9;
 pub(crate) mod peer;
 pub(crate) mod protocol;
-mod quinn;
+pub(crate) mod quinn;
 pub(crate) mod rows;
 pub(crate) mod tls;
 mod work;
@@ -130,6 +130,6 @@ pub(crate) fn open_authority(folder: &Path) -> Result<Authority> {
     Ok(Authority::open(folder, &["127.0.0.1".to_owned()], unix_millis() / 1_000)?)
 }
 
-fn say(what: &str) -> Result<()> {
+pub(crate) fn say(what: &str) -> Result<()> {
     Ok(writeln!(io::stderr(), "{what}")?)
 }

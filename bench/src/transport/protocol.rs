@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 use crate::process::Usage;
 
 /// The size of a request.
-pub(super) const REQUEST: usize = 100;
+pub(crate) const REQUEST: usize = 100;
 /// What a request asks for whose sender wants everything back that follows.
 pub(super) const ECHO: u64 = u64::MAX;
 /// The size of a ping.
 pub(super) const PING: usize = 64;
 /// The size of the answer to a call.
-pub(super) const ANSWER: usize = 1024;
+pub(crate) const ANSWER: usize = 1024;
 /// How much is written at once.
 const PIECE: usize = 64 * 1024;
 
 static ZEROS: [u8; PIECE] = [0; PIECE];
 
 /// A request for so many bytes.
-pub(super) fn request(bytes: u64) -> Bytes {
+pub(crate) fn request(bytes: u64) -> Bytes {
     let mut request = vec![0; REQUEST];
     request[..8].copy_from_slice(&bytes.to_be_bytes());
     request.into()
 }
 
 /// How many bytes a request asks for.
-pub(super) fn asked(request: &[u8]) -> Result<u64> {
+pub(crate) fn asked(request: &[u8]) -> Result<u64> {
     ensure!(request.len() == REQUEST, "a request has {REQUEST} bytes, not {}", request.len());
     let mut number = [0; 8];
     number.copy_from_slice(&request[..8]);
@@ -37,7 +37,7 @@ pub(super) fn asked(request: &[u8]) -> Result<u64> {
 }
 
 /// So many bytes, in pieces.
-pub(super) fn pieces(mut bytes: u64) -> impl Iterator<Item = Bytes> + Send {
+pub(crate) fn pieces(mut bytes: u64) -> impl Iterator<Item = Bytes> + Send {
     std::iter::from_fn(move || {
         let size = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
         bytes -= size as u64;

@@ -69,7 +69,7 @@ pub(super) fn serve(certificate: Arc<CertResolver>) -> Result<SocketAddr> {
 }
 
 /// Ends when the client is gone.
-async fn serve_connection(incoming: Incoming) -> Result<()> {
+pub(crate) async fn serve_connection(incoming: Incoming) -> Result<()> {
     let connection = incoming.await?;
     loop {
         let (send, recv) = connection.accept_bi().await?;

@@ -34,7 +34,7 @@ pub(crate) fn server_config(certificate: Arc<CertResolver>, alpn: &[u8]) -> Resu
 }
 
 /// The client's side of TLS.
-pub(super) fn client_config(address: &Address, alpn: &[u8]) -> Result<rustls::ClientConfig> {
+pub(crate) fn client_config(address: &Address, alpn: &[u8]) -> Result<rustls::ClientConfig> {
     let mut config = rustls::ClientConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
@@ -54,8 +54,21 @@ pub(super) async fn listen<F>(
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {
+    listen_on(certificate, alpn, 0, serve).await
+}
+
+/// The same on a port.
+pub(crate) async fn listen_on<F>(
+    certificate: Arc<CertResolver>,
+    alpn: &[u8],
+    port: u16,
+    serve: impl Fn(server::TlsStream<TcpStream>) -> F + Copy + Send + Sync + 'static,
+) -> Result<SocketAddr>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
     let acceptor = TlsAcceptor::from(Arc::new(server_config(certificate, alpn)?));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let bound = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
@@ -71,20 +84,20 @@ where
 
 /// Dials TCP and shakes hands.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     connector: TlsConnector,
     address: SocketAddr,
     name: ServerName<'static>,
 }
 
 impl Connector {
-    pub(super) fn new(address: &Address, alpn: &[u8]) -> Result<Self> {
+    pub(crate) fn new(address: &Address, alpn: &[u8]) -> Result<Self> {
         let connector = TlsConnector::from(Arc::new(client_config(address, alpn)?));
         let name = ServerName::try_from(address.host.clone())?;
         Ok(Self { connector, address: SocketAddr::new(address.host.parse()?, address.port), name })
     }
 
-    pub(super) async fn connect(&self) -> Result<client::TlsStream<TcpStream>> {
+    pub(crate) async fn connect(&self) -> Result<client::TlsStream<TcpStream>> {
         let socket = TcpStream::connect(self.address).await?;
         socket.set_nodelay(true)?;
         Ok(self.connector.connect(self.name.clone(), socket).await?)
