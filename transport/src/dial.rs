@@ -442,7 +442,9 @@ impl Dialer {
             return DialError::Trust(problem);
         }
         match failed {
-            tcp::ConnectFailed::Lost(Lost::Tls(words)) => DialError::NotLevers9(self.target(), words),
+            tcp::ConnectFailed::Lost(Lost::Tls(words)) => {
+                DialError::NotLevers9(format!("TCP {}", self.target()), words)
+            }
             tcp::ConnectFailed::Lost(lost) => DialError::Tcp(self.target(), lost.to_string()),
             tcp::ConnectFailed::Setup(words) => DialError::Tcp(self.target(), words),
         }

@@ -45,6 +45,12 @@ pub(crate) fn server(certificate: Arc<CertResolver>) -> Result<rustls::ServerCon
     Ok(config)
 }
 
+/// What is said of a peer that speaks something else.
+pub(crate) const OTHER_PROTOCOL: &str = "it does not speak levers9/1";
+
+/// TLS's alert for it.
+pub(crate) const NO_PROTOCOL_IN_COMMON: u8 = 120;
+
 /// Whether the protocol agreed on is this one. Over QUIC the library insists;
 /// over TCP a peer may have asked for none.
 pub(crate) fn speaks_levers9(agreed: Option<&[u8]>) -> bool {

@@ -192,6 +192,38 @@ async fn whatever_comes_to_the_port_ends_itself_only() {
     assert_eq!(gauges.sessions.load(Ordering::Relaxed), 1);
 }
 
+/// Something else has the port: it is said what, beside what became of UDP.
+#[tokio::test]
+async fn what_answers_and_is_no_controlplane_is_named() {
+    let server = server();
+    for (words, problem) in [
+        (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], "it does not speak TLS"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "it does not speak TLS"),
+        // A TLS alert: no application protocol in common.
+        (&[21, 3, 3, 0, 2, 2, 120], "it does not speak levers9/1"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    client.write_all(words).await.unwrap();
+                    let mut rest = Vec::new();
+                    let _cut = client.read_to_end(&mut rest).await;
+                });
+            }
+        });
+        let address = Address { port: at.port(), ..server.address.clone() };
+        let mut dialer = Dialer::new(address).with_fallback(Fallback::default());
+        let endpoint = Endpoint::dialing(&Settings::default()).unwrap();
+        let error = dialer.dial(&endpoint, Duration::from_secs(1)).await.unwrap_err();
+        let expected =
+            format!("nothing is listening on UDP {at}; TCP {at} is not a levers9 controlplane: {problem}");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
 /// What a proxy does once it was asked.
 #[derive(Clone, Copy)]
 enum Answer {

@@ -172,7 +172,9 @@ impl<'a> Race<'a> {
                 self.others.push(words);
             }
         }
-        if error.is_telling() || (kind == CarrierKind::Quic && self.telling.is_none()) {
+        // What else has the TCP port says nothing about UDP.
+        let elsewhere = kind != CarrierKind::Quic && matches!(error, DialError::NotLevers9(..));
+        if (error.is_telling() && !elsewhere) || (kind == CarrierKind::Quic && self.telling.is_none()) {
             self.telling = Some(error);
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use levers9_wire::v1::{self, ResetCode, control_frame, stream_open};
+use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
 use levers9_wire::{RetryClass, SessionId, VERSION_MAX, VERSION_MIN, limits};
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
@@ -87,12 +87,16 @@ impl Greeting<'_> {
         loop {
             match recv.expect::<v1::ControlFrame>().await.map_err(&broken)?.kind {
                 Some(control_frame::Kind::Welcome(welcome)) => {
+                    check_version(&welcome)?;
                     let welcome = Arc::new(welcome);
                     return Ok(Greeted { carrier: self.carrier.clone(), send, recv, welcome });
                 }
                 Some(control_frame::Kind::Refused(refused)) => {
                     let code = refused.code();
-                    let text = levers9_wire::name::printable(&refused.text, 500);
+                    let mut text = levers9_wire::name::printable(&refused.text, 500);
+                    if text.is_empty() {
+                        "the controlplane refuses this peer and does not say why".clone_into(&mut text);
+                    }
                     return Err(DialError::Refused { code, text });
                 }
                 // Anything else before a Welcome, known or not, means nothing yet.
@@ -100,6 +104,20 @@ impl Greeting<'_> {
             }
         }
     }
+}
+
+/// A controlplane is to choose one of the versions it was offered.
+fn check_version(welcome: &v1::Welcome) -> Result<(), DialError> {
+    let version = welcome.version;
+    if (VERSION_MIN..=VERSION_MAX).contains(&version) {
+        return Ok(());
+    }
+    let build = levers9_wire::name::printable(&welcome.build, 32);
+    let text = format!(
+        "the controlplane ({build}) speaks protocol {version}, this levers9 ({}) speaks {VERSION_MIN} to {VERSION_MAX}",
+        levers9_wire::BUILD
+    );
+    Err(DialError::Refused { code: RefuseCode::Version, text })
 }
 
 /// The control stream of this side once welcomed.

@@ -24,6 +24,7 @@ use quinn::VarInt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub use crate::carrier::{Carrier, HalfError, Lost, RecvHalf, SendHalf, priority};
+use crate::tls;
 pub use crate::tls::provider as crypto_provider;
 pub(crate) use endpoint::ConnectFailed;
 pub use endpoint::{Endpoint, Identity, Inbound, ServerKeys};
@@ -37,10 +38,14 @@ impl From<quinn::ConnectionError> for Lost {
         use quinn::ConnectionError as E;
         match error {
             E::VersionMismatch => Self::Version,
+            E::TransportError(e) if is_other_protocol(e.code) => Self::Tls(tls::OTHER_PROTOCOL.to_owned()),
             E::TransportError(e) if is_tls(e.code) => Self::Tls(e.reason),
             E::TransportError(e) => Self::Protocol(e.to_string()),
             E::ConnectionClosed(c) if c.error_code == quinn::TransportErrorCode::CONNECTION_REFUSED => {
                 Self::Busy
+            }
+            E::ConnectionClosed(c) if is_other_protocol(c.error_code) => {
+                Self::Tls(tls::OTHER_PROTOCOL.to_owned())
             }
             E::ConnectionClosed(c) if is_tls(c.error_code) => {
                 Self::Tls(String::from_utf8_lossy(&c.reason).into_owned())
@@ -56,6 +61,10 @@ impl From<quinn::ConnectionError> for Lost {
             E::CidsExhausted => Self::Protocol("connection ids are exhausted".to_owned()),
         }
     }
+}
+
+fn is_other_protocol(code: quinn::TransportErrorCode) -> bool {
+    code == quinn::TransportErrorCode::crypto(tls::NO_PROTOCOL_IN_COMMON)
 }
 
 fn is_tls(code: quinn::TransportErrorCode) -> bool {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustls::AlertDescription;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -138,8 +139,7 @@ pub(crate) async fn encrypt(
     let shaken = TlsConnector::from(Arc::new(config)).connect(name, io).await;
     let stream = shaken.map_err(|error| ConnectFailed::Lost(lost_in_handshake(&error)))?;
     if !tls::speaks_levers9(stream.get_ref().1.alpn_protocol()) {
-        let words = "the server does not speak levers9 on this port".to_owned();
-        return Err(ConnectFailed::Lost(Lost::Tls(words)));
+        return Err(ConnectFailed::Lost(Lost::Tls(tls::OTHER_PROTOCOL.to_owned())));
     }
     Ok(stream)
 }
@@ -158,6 +158,10 @@ pub(crate) fn start(
 /// What a handshake's end means.
 pub(super) fn lost_in_handshake(error: &io::Error) -> Lost {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => Lost::Tls("it does not speak TLS".to_owned()),
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            Lost::Tls(tls::OTHER_PROTOCOL.to_owned())
+        }
         Some(tls) => Lost::Tls(tls.to_string()),
         None => Lost::Cut(error.to_string()),
     }

@@ -16,6 +16,7 @@ mod moves;
 mod outages;
 mod pipes;
 mod raw;
+mod rude;
 mod storm;
 mod streams;
 mod tunnels;
