@@ -45,11 +45,12 @@ lint: $(TOOLS)/bin/cargo-deny
 fmt:
 	cargo fmt --all
 
-# Speed and memory beside peers, in one run each: transport, the CLI, into containers (beside nginx, which has to be
-# there), the agent in a large cluster. Takes minutes.
+# Speed and memory beside peers, in one run each: transport, how long it is away when the ground moves, the CLI, into
+# containers (beside nginx, which has to be there), the agent in a large cluster. Takes minutes.
 bench:
 	cargo build --profile dist -p levers9-bench -p levers9 -p levers9-agent
 	$(CARGO_TARGET_DIR)/dist/levers9-bench transport
+	$(CARGO_TARGET_DIR)/dist/levers9-bench moves
 	$(CARGO_TARGET_DIR)/dist/levers9-bench run --cli $(CARGO_TARGET_DIR)/dist/levers9
 	$(CARGO_TARGET_DIR)/dist/levers9-bench reach --cli $(CARGO_TARGET_DIR)/dist/levers9
 	$(CARGO_TARGET_DIR)/dist/levers9-bench agent --agent $(CARGO_TARGET_DIR)/dist/levers9-agent

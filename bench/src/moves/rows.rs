@@ -137,3 +137,43 @@ fn of_row(row: Row, found: &Compared) -> Result<Vec<Measure>> {
 fn ms(found: &[Found], of: impl Fn(&Found) -> Option<Duration>) -> Vec<f64> {
     found.iter().filter_map(of).map(|span| span.as_secs_f64() * 1e3).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moves::count::Lines;
+    use crate::report;
+    use tokio::time::Instant;
+
+    /// A round in which so many lines were left out, and one came twice.
+    fn found(away: u64, lost: u64) -> Found {
+        let now = Instant::now();
+        let mut lines = Lines::after(0, now);
+        [1, 1, 2 + lost].into_iter().for_each(|line| lines.take(line, now));
+        let away = Duration::from_millis(away);
+        Found { away, server_away: Some(away / 2), lines: Some(lines), asked: 10, failed: 1 }
+    }
+
+    #[test]
+    fn a_line_that_is_lost_in_any_round_is_shown() {
+        let mut drain = Compared::alone(vec![found(10, 0), found(20, 3), found(40, 0)]);
+        drain.of("tls").extend([found(5, 0), found(10, 0), found(20, 0)]);
+        let measures = measures([(Row::Drain, drain)]).unwrap();
+        let seen: Vec<_> = measures.iter().map(|m| (m.metric.as_str(), m.ours.median, m.goal)).collect();
+        let expected = [
+            ("longest_gap", 20.0, Some(50.0)),
+            ("longest_pause_of_log", 0.0, None),
+            ("lines_read", 9.0, None),
+            ("lines_lost", 3.0, Some(0.0)),
+            ("lines_doubled", 3.0, Some(0.0)),
+            ("requests", 30.0, None),
+            ("requests_failed", 3.0, Some(0.0)),
+        ];
+        assert_eq!(seen, expected);
+        let peers: Vec<_> =
+            measures[0].peers.iter().map(|p| (p.name.as_str(), p.ratio.min, p.ratio.max)).collect();
+        assert_eq!(peers, [("tls", 2.0, 2.0), ("the restart itself", 2.0, 2.0)]);
+        let table = report::table(&measures);
+        assert_eq!(table.lines().filter(|line| line.ends_with("NO")).count(), 3, "{table}");
+    }
+}

@@ -57,6 +57,7 @@ const BULK: &[Figure] = &[
         goal: Some((Variant::Quinn, 0.97)),
         own_goal: None,
     },
+    CPU_PER_GB,
     Figure {
         metric: "mb_per_s",
         unit: "MB/s",
@@ -66,6 +67,16 @@ const BULK: &[Figure] = &[
         own_goal: None,
     },
 ];
+
+/// The same the other way round, as a cost. A GB is 1e9 bytes.
+const CPU_PER_GB: Figure = Figure {
+    metric: "cpu_s_per_gb",
+    unit: "CPU-s/GB",
+    better: Better::Lower,
+    value: |sample| sample.cpu_us as f64 * 1e3 / sample.done.count as f64,
+    goal: None,
+    own_goal: None,
+};
 
 const SEQUENTIAL: &[Figure] = &[P50, CPU_EACH];
 const FIRST_BYTE: &[Figure] = &[Figure { goal: Some((Variant::Quinn, 1.15)), ..P50 }, CPU_EACH];
@@ -119,16 +130,33 @@ const CPU_EACH: Figure = Figure {
 };
 
 impl Row {
-    /// Its figures over all rounds.
+    /// Its figures over all rounds, and for bulk those of the fallback beside
+    /// what it stands in for.
     pub(super) fn measures(&self, samples: &[(Variant, Sample)]) -> Result<Vec<Measure>> {
-        self.figures.iter().map(|figure| self.measure(figure, samples)).collect()
+        let rest = [Variant::Quinn, Variant::H2, Variant::Tls];
+        let others = [&rest[..], &[Variant::Levers9Tcp]].concat();
+        let of = |figure| self.measure(figure, samples, Variant::Levers9, &others);
+        let mut measures: Vec<Measure> = self.figures.iter().map(of).collect::<Result<_>>()?;
+        if matches!(self.work, Work::Bulk { .. }) {
+            let others = [&[Variant::Levers9], &rest[..]].concat();
+            let fallback = self.measure(&CPU_PER_GB, samples, Variant::Levers9Tcp, &others)?;
+            measures.push(Measure { row: format!("{}_over_tcp", self.name), ..fallback });
+        }
+        Ok(measures)
     }
 
-    fn measure(&self, figure: &Figure, samples: &[(Variant, Sample)]) -> Result<Measure> {
+    /// One figure of a variant of levers9, and of others in the same rounds.
+    fn measure(
+        &self,
+        figure: &Figure,
+        samples: &[(Variant, Sample)],
+        of: Variant,
+        others: &[Variant],
+    ) -> Result<Measure> {
         let values = |wanted: Variant| -> Vec<f64> {
             samples.iter().filter(|(variant, _)| *variant == wanted).map(|(_, s)| (figure.value)(s)).collect()
         };
-        let ours = values(Variant::Levers9);
+        let ours = values(of);
         let peer = |variant: Variant| -> Result<Peer> {
             let theirs = values(variant);
             Ok(Peer {
@@ -145,10 +173,7 @@ impl Row {
             better: figure.better,
             ours: Spread::of(&ours).context("no rounds")?,
             goal: figure.own_goal,
-            peers: [Variant::Quinn, Variant::H2, Variant::Tls, Variant::Levers9Tcp]
-                .into_iter()
-                .map(peer)
-                .collect::<Result<_>>()?,
+            peers: others.iter().copied().map(peer).collect::<Result<_>>()?,
         })
     }
 }
@@ -173,6 +198,12 @@ mod tests {
         let others = [("h2", 3.0, 3.0, None), ("tls", 4.0, 4.0, None), ("levers9-tcp", 5.0, 5.0, None)];
         assert_eq!(seen, [&[("quinn", 2.0, 2.0, Some(0.97))][..], &others].concat());
         assert_eq!((cpu.ours.min, cpu.ours.max), (250.0, 1_000.0));
-        assert_eq!(measures[1].peers[0].goal, Some(0.95));
+        assert_eq!(measures[2].peers[0].goal, Some(0.95));
+        // 1 and 4 ms for a MB.
+        assert_eq!((measures[1].ours.min, measures[1].ours.max), (1.0, 4.0));
+        let fallback = &measures[3];
+        assert_eq!((fallback.row.as_str(), fallback.ours.min), ("stream_1_over_tcp", 5.0));
+        let seen: Vec<_> = fallback.peers.iter().map(|p| (p.name.as_str(), p.ratio.median)).collect();
+        assert_eq!(seen, [("levers9", 5.0), ("quinn", 2.5), ("h2", 5.0 / 3.0), ("tls", 1.25)]);
     }
 }
