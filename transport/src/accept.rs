@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use levers9_wire::v1::{self, RefuseCode, ResetCode, Role, control_frame, stream_open};
+use levers9_wire::v1::{self, RefuseCode, ResetCode, control_frame, stream_open};
 use levers9_wire::{InstanceId, SessionId, VERSION_MAX, VERSION_MIN, limits, valid};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -72,13 +72,15 @@ pub struct Refusal {
     pub code: RefuseCode,
     /// For the person who reads it.
     pub text: String,
+    /// Where else to dial at once, as host:port.
+    pub alternatives: Vec<String>,
 }
 
 impl Refusal {
     /// A refusal with words.
     #[must_use]
     pub fn new(code: RefuseCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), alternatives: Vec::new() }
     }
 }
 
@@ -256,7 +258,10 @@ impl<G> Clone for Acceptor<G> {
 
 impl<G: Gate> Acceptor<G> {
     /// An acceptor whose sessions are served on `serve_on`.
-    pub fn new(endpoint: Endpoint, gate: Arc<G>, limits: Limits, serve_on: Handle) -> Self {
+    pub fn new(endpoint: Endpoint, gate: Arc<G>, mut limits: Limits, serve_on: Handle) -> Self {
+        // Whatever is asked for, a quiet session outlives the idle timeout.
+        limits.ping_every = limits.ping_every.min(endpoint.settings().idle_timeout / 3);
+        crate::session::warn_of_short_pings(limits.ping_every);
         Self {
             endpoint,
             listener: None,
@@ -316,15 +321,15 @@ impl<G: Gate> Acceptor<G> {
         room
     }
 
-    /// What is about to stop is no place to stay at. Commands are let in, since
-    /// they may know no other place yet and are sent on at once.
-    fn no_place_for(&self, hello: &valid::Hello) -> Option<Refusal> {
-        let stays = match &*self.parting.borrow() {
-            Parting::No => true,
-            Parting::Drain { .. } => hello.role == Role::Cli && !hello.moving,
-            Parting::Bye { .. } => false,
+    /// What is about to stop is no place to come to: who comes is sent on.
+    fn sends_on(&self) -> Option<Refusal> {
+        let alternatives = match &*self.parting.borrow() {
+            Parting::No => return None,
+            Parting::Drain { alternatives, .. } => alternatives.to_vec(),
+            Parting::Bye { .. } => Vec::new(),
         };
-        (!stays).then(|| Refusal::new(RefuseCode::Busy, "this controlplane is about to stop"))
+        let refusal = Refusal::new(RefuseCode::Busy, "this controlplane is about to stop");
+        Some(Refusal { alternatives, ..refusal })
     }
 
     fn over_quic(&self, inbound: quic::Inbound) {
@@ -357,8 +362,7 @@ impl<G: Gate> Acceptor<G> {
         self.tasks.spawn(self.clone().arrive(inbound, counted));
     }
 
-    /// Takes no new peers but commands, and tells all to go elsewhere within a
-    /// time: to `alternatives`, as host:port, or wherever the name they dialed
+    /// Takes no new peers and tells all to go elsewhere within a time: to `alternatives`, as host:port, or wherever the name they dialed
     /// leads. Their sessions go on until [`Acceptor::shutdown`].
     pub fn drain(&self, within: Duration, alternatives: Vec<String>) {
         let drain = Parting::Drain { until: Instant::now() + within, alternatives: alternatives.into() };
@@ -418,7 +422,7 @@ impl<G: Gate> Acceptor<G> {
             Ok(hello) => hello,
             Err(refusal) => return self.refuse(&carrier, &mut send, refusal).await,
         };
-        if let Some(refusal) = self.no_place_for(&hello) {
+        if let Some(refusal) = self.sends_on() {
             return self.refuse(&carrier, &mut send, refusal).await;
         }
         let (instance, held) = (hello.instance, hello.session.and_then(|id| self.directory.get(id)));
@@ -480,9 +484,9 @@ impl<G: Gate> Acceptor<G> {
     }
 
     async fn refuse(&self, carrier: &Carrier, send: &mut FrameSend, refusal: Refusal) {
-        let Refusal { code, text } = refusal;
+        let Refusal { code, text, alternatives } = refusal;
         self.gauges.refused.fetch_add(1, Ordering::Relaxed);
-        let refused = v1::Refused { code: code.into(), text: text.clone() };
+        let refused = v1::Refused { code: code.into(), text: text.clone(), alternatives };
         let parting = async {
             send.send(&frame(control_frame::Kind::Refused(refused))).await?;
             send.finish_and_deliver().await

@@ -85,6 +85,8 @@ pub enum DialError {
         code: RefuseCode,
         /// Its words.
         text: String,
+        /// Where else it says to dial, as host and port.
+        alternatives: Vec<String>,
     },
     /// It answered the handshake, then nothing.
     #[error("{0} answered the handshake but not the greeting")]
@@ -223,14 +225,18 @@ impl Dialer {
     /// The same to anywhere but where a controlplane stops: to what that names
     /// first, then to the other addresses of the name. What stops comes last,
     /// since its address may be a balancer's.
-    pub(crate) fn elsewhere(&self, alternatives: &[String], stops: SocketAddr) -> Self {
+    pub(crate) fn elsewhere(&self, alternatives: &[String], stops: Option<SocketAddr>) -> Self {
         let split = |text: &String| {
             let (host, port) = text.rsplit_once(':')?;
             let host = host.trim_start_matches('[').trim_end_matches(']');
             Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| !host.is_empty())
         };
         let alternatives = alternatives.iter().filter_map(split).take(MAX_ALTERNATIVES).collect();
-        Self { alternatives, failed: vec![stops], ..self.clone() }
+        Self {
+            alternatives,
+            failed: stops.map_or_else(|| self.failed.clone(), |stops| vec![stops]),
+            ..self.clone()
+        }
     }
 
     /// Whether there are other ways than QUIC.

@@ -126,7 +126,7 @@ fn control_frames() {
          32 01 09  # 6 session
          78 01     # 15 moving",
     );
-    let refused = v1::Refused { code: v1::RefuseCode::Version.into(), text: "old".to_owned() };
+    let refused = v1::Refused { code: v1::RefuseCode::Version.into(), text: "old".to_owned(), ..v1::Refused::default() };
     check(
         "refused",
         &control(control_frame::Kind::Refused(refused)),

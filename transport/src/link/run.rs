@@ -2,6 +2,7 @@
 //! it, and moves it from one carrier to another, or to another controlplane.
 //! When to move is decided by [`Moves`]; streams are nothing of its.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::{ATTEMPT, EndpointSource, Introduce, Opened, Status, frame, open_on};
 use crate::carrier::{Carrier, Lost};
 use crate::dial::{DialError, Dialer};
 use crate::quic::Endpoint;
-use crate::session::{Backoff, Moves, Outage, Task};
+use crate::session::{Backoff, Moves, Outage, Task, warn_of_short_pings};
 use crate::stream::{FrameRecv, FrameSend, StreamError};
 
 /// How long a greeting may take where there is another way.
@@ -53,6 +54,8 @@ pub(super) struct Now {
     /// When the controlplane that said goodbye means to be back.
     back_in: Option<Duration>,
     backoff: Backoff,
+    /// How often pings come, as far as that was said.
+    pings: Option<Duration>,
 }
 
 /// What is said on a new carrier.
@@ -97,7 +100,7 @@ impl Greeting<'_> {
                     if text.is_empty() {
                         "the controlplane refuses this peer and does not say why".clone_into(&mut text);
                     }
-                    return Err(DialError::Refused { code, text });
+                    return Err(DialError::Refused { code, text, alternatives: refused.alternatives });
                 }
                 // Anything else before a Welcome, known or not, means nothing yet.
                 _ => {}
@@ -117,7 +120,7 @@ fn check_version(welcome: &v1::Welcome) -> Result<(), DialError> {
         "the controlplane ({build}) speaks protocol {version}, this levers9 ({}) speaks {VERSION_MIN} to {VERSION_MAX}",
         levers9_wire::BUILD
     );
-    Err(DialError::Refused { code: RefuseCode::Version, text })
+    Err(DialError::Refused { code: RefuseCode::Version, text, alternatives: Vec::new() })
 }
 
 /// The control stream of this side once welcomed.
@@ -171,7 +174,7 @@ impl Runner {
         self.status.send_replace(Status::Closed);
     }
 
-    /// Dials and greets.
+    /// Dials and greets, and dials again at once where it is sent on.
     async fn attempt(&mut self) -> Result<Greeted, DialError> {
         let endpoint = match &self.now.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -180,42 +183,17 @@ impl Runner {
                 self.now.endpoint.insert(fresh).clone()
             }
         };
-        let addresses = self.dialer.addresses().await?;
-        let deadline = Instant::now() + ATTEMPT;
-        let mut race = self.dialer.race(&endpoint, addresses);
-        let result = loop {
-            let Ok(Some(carrier)) = timeout_at(deadline, race.next()).await else {
-                break Err(race.verdict().await);
-            };
-            // Where there is another way, one that is mute is not waited for.
-            let patience = if race.has_more() { GREETING } else { ATTEMPT };
-            let greeting = Greeting {
-                carrier: &carrier,
-                introduce: &*self.introduce,
-                session: self.now.session,
-                target: self.dialer.target(),
-                moving: false,
-            };
-            match timeout(patience, greeting.greet()).await {
-                Ok(Ok(greeted)) => break Ok(greeted),
-                // Another address may be another controlplane, which is not as busy.
-                Ok(Err(error)) if error.retry() == RetryClass::Fatal => {
-                    carrier.close(ResetCode::Done, "");
-                    break Err(error);
-                }
-                Ok(Err(error)) => {
-                    carrier.close(ResetCode::Done, "");
-                    race.in_vain(carrier.kind(), error);
-                }
-                Err(_) => {
-                    carrier.close(ResetCode::Timeout, "no welcome");
-                    race.in_vain(carrier.kind(), DialError::NoWelcome(self.dialer.target()));
-                }
-            }
-        };
-        let failed = race.failed();
-        drop(race);
-        self.dialer.tried(failed);
+        let (mut result, failed) =
+            greet_any(&self.dialer, &endpoint, &*self.introduce, self.now.session).await;
+        if let Some(failed) = failed {
+            self.dialer.tried(failed);
+        }
+        if let Err(DialError::Refused { alternatives, .. }) = &result
+            && !alternatives.is_empty()
+        {
+            let elsewhere = self.dialer.elsewhere(alternatives, None);
+            (result, _) = greet_any(&elsewhere, &endpoint, &*self.introduce, self.now.session).await;
+        }
         if let Ok(Greeted { welcome, .. }) = &result {
             self.now.home += 1;
             self.took(welcome);
@@ -343,7 +321,7 @@ impl Runner {
             Task::Nothing => {}
             Task::Probe => on.probe = Some(self.probe(self.dialer.over_quic_only())),
             Task::Elsewhere => {
-                let elsewhere = self.dialer.elsewhere(&on.alternatives, on.current.carrier.peer());
+                let elsewhere = self.dialer.elsewhere(&on.alternatives, Some(on.current.carrier.peer()));
                 on.probe = Some(self.probe(elsewhere));
             }
             Task::Look => {
@@ -374,6 +352,13 @@ impl Runner {
         self.now.session = SessionId::from_wire(&welcome.session).ok().flatten();
         self.now.spread = Duration::from_millis(welcome.reconnect_spread_ms);
         self.introduce.welcomed(welcome);
+        let theirs = Duration::from_millis(welcome.ping_interval_ms);
+        let own = self.now.endpoint.as_ref().map(|endpoint| endpoint.settings().ping_interval());
+        let pings = own.map(|own| if theirs.is_zero() { own } else { own.min(theirs) });
+        if pings != self.now.pings {
+            pings.into_iter().for_each(warn_of_short_pings);
+            self.now.pings = pings;
+        }
     }
 
     /// Looks for another carrier, and asks to move the session there.
@@ -398,6 +383,48 @@ impl Runner {
             }
         }))
     }
+}
+
+/// The first session that any address grants, and the addresses that did
+/// not answer, once there were any.
+async fn greet_any(
+    dialer: &Dialer,
+    endpoint: &Endpoint,
+    introduce: &dyn Introduce,
+    session: Option<SessionId>,
+) -> (Result<Greeted, DialError>, Option<Vec<SocketAddr>>) {
+    let addresses = match dialer.addresses().await {
+        Ok(addresses) => addresses,
+        Err(error) => return (Err(error), None),
+    };
+    let deadline = Instant::now() + ATTEMPT;
+    let mut race = dialer.race(endpoint, addresses);
+    let result = loop {
+        let Ok(Some(carrier)) = timeout_at(deadline, race.next()).await else {
+            break Err(race.verdict().await);
+        };
+        // Where there is another way, one that is mute is not waited for.
+        let patience = if race.has_more() { GREETING } else { ATTEMPT };
+        let greeting =
+            Greeting { carrier: &carrier, introduce, session, target: dialer.target(), moving: false };
+        match timeout(patience, greeting.greet()).await {
+            Ok(Ok(greeted)) => break Ok(greeted),
+            // Another address may be another controlplane, which is not as busy.
+            Ok(Err(error)) if error.retry() == RetryClass::Fatal => {
+                carrier.close(ResetCode::Done, "");
+                break Err(error);
+            }
+            Ok(Err(error)) => {
+                carrier.close(ResetCode::Done, "");
+                race.in_vain(carrier.kind(), error);
+            }
+            Err(_) => {
+                carrier.close(ResetCode::Timeout, "no welcome");
+                race.in_vain(carrier.kind(), DialError::NoWelcome(dialer.target()));
+            }
+        }
+    };
+    (result, Some(race.failed()))
 }
 
 /// What a session rides on: the carrier in use, the one that was left, and the

@@ -17,6 +17,16 @@ pub use silence::{Quiet, Silence};
 
 /// How often the controlplane pings each session.
 pub const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// Says so when pings come more often than they have to on most networks.
+pub(crate) fn warn_of_short_pings(every: Duration) {
+    if every < PING_EVERY {
+        tracing::warn!(
+            ?every,
+            "pings come more often than every 15 s: the idle timeout of one side is short"
+        );
+    }
+}
 /// A carrier on which nothing was heard for this long is given up, by either side.
 pub const DEAD_AFTER: Duration = Duration::from_secs(45);
 /// How long a peer has to answer after this process was asleep.

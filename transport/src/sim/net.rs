@@ -34,6 +34,9 @@ pub struct Conditions {
     pub black_hole: bool,
     /// The sender's system refuses every send with this error.
     pub send_error: Option<io::ErrorKind>,
+    /// The sender's next receive fails with this error of the system, as after
+    /// an ICMP message about what it sent.
+    pub receive_error: Option<i32>,
     /// The sender's driver announces that it splits large sends, and fails at it.
     pub refuse_segments: bool,
 }
@@ -49,6 +52,7 @@ impl Default for Conditions {
             mtu: 65_535,
             black_hole: false,
             send_error: None,
+            receive_error: None,
             refuse_segments: false,
         }
     }
@@ -90,6 +94,8 @@ pub(super) struct Packet {
     order: u64,
     pub(super) from: SocketAddr,
     pub(super) bytes: Vec<u8>,
+    /// An error in the place of a packet.
+    pub(super) error: Option<i32>,
 }
 
 /// What waits for one socket.
@@ -203,6 +209,9 @@ impl Network {
             state.trace.push(refused);
             return Err(kind.into());
         }
+        if path.receive_error.is_some() {
+            state.deliver(now + path.delay, to, from, &[], path.receive_error);
+        }
         let inside = state.inside(to);
         let nobody = passage(Fate::Nobody);
         let lost = passage(Fate::Lost);
@@ -226,9 +235,9 @@ impl Network {
             due = due.max(*last);
             *last = due;
         }
-        state.deliver(due, from, inside, bytes);
+        state.deliver(due, from, inside, bytes, None);
         if again < path.duplicate {
-            state.deliver(now + path.delay + later, from, inside, bytes);
+            state.deliver(now + path.delay + later, from, inside, bytes, None);
         }
         Ok(())
     }
@@ -263,12 +272,12 @@ impl State {
         behind.or(direct).filter(|address| self.inboxes.contains_key(address))
     }
 
-    fn deliver(&mut self, due: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+    fn deliver(&mut self, due: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8], error: Option<i32>) {
         let order = self.order;
         self.order += 1;
         let from = self.outside.get(&from).copied().unwrap_or(from);
         let Some(inbox) = self.inboxes.get_mut(&to) else { return };
-        inbox.packets.push(Reverse(Packet { due, order, from, bytes: bytes.to_vec() }));
+        inbox.packets.push(Reverse(Packet { due, order, from, bytes: bytes.to_vec(), error }));
         if let Some(waker) = inbox.waker.take() {
             waker.wake();
         }

@@ -59,6 +59,9 @@ impl AsyncUdpSocket for SimSocket {
         loop {
             match self.network.receive(self.address, self.number, cx.waker()) {
                 Ok(packet) => {
+                    if let Some(error) = packet.error {
+                        return Poll::Ready(Err(io::Error::from_raw_os_error(error)));
+                    }
                     let length = packet.bytes.len().min(bufs[0].len());
                     bufs[0][..length].copy_from_slice(&packet.bytes[..length]);
                     meta[0] =

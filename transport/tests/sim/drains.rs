@@ -207,8 +207,8 @@ async fn many_do_not_come_together_and_none_is_lost() {
     assert_eq!(sessions(&old), 0);
 }
 
-/// A worker that comes while a controlplane stops is not let in there; a command
-/// is, since it may know no other place, and is sent on.
+/// A peer that comes while a controlplane stops is not let in there; one that
+/// knows no other place is told of it.
 #[tokio::test(start_paused = true)]
 async fn nobody_comes_to_one_that_stops() {
     let world = World::new(408);
@@ -220,10 +220,11 @@ async fn nobody_comes_to_one_that_stops() {
     assert_eq!(rides_on(&link).peer(), other_address());
     assert_eq!((sessions(&old), sessions(&new)), (0, 1));
     old.acceptor.drain(s(60), vec![other_address().to_string()]);
-    let (command, _incoming) = world.command(3);
-    online(&command, s(2)).await;
-    moves_to(&command, other_address(), s(2)).await;
-    call(&command).await;
+    let (other, _incoming) = world.link_that_moves(3, None);
+    online(&other, s(2)).await;
+    assert_eq!(rides_on(&other).peer(), other_address());
+    call(&other).await;
+    old.acceptor.drain(s(60), Vec::new());
     *names.0.lock().unwrap() = vec![server_address()];
     let (alone, _incoming) = world.link_that_moves(2, Some((names, NAME)));
     let mut status = alone.status();

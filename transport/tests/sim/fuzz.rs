@@ -93,7 +93,11 @@ fn some_control(rng: &mut StdRng) -> Vec<u8> {
                 ping_interval_ms: rng.random_range(0..3),
                 ..welcome()
             })),
-            6 => control(control_frame::Kind::Refused(v1::Refused { code: rng.random(), text: words() })),
+            6 => control(control_frame::Kind::Refused(v1::Refused {
+                code: rng.random(),
+                text: words(),
+                alternatives: vec![words()],
+            })),
             7 => framed(&v1::ControlFrame { kind: None }),
             _ => vec![4, 0xfa, 0xf0, 0x04, 0x00],
         });

@@ -177,6 +177,45 @@ async fn send_errors_towards_one_peer_leave_the_others_alone() {
     assert_eq!(server.gate.arrivals.lock().unwrap().len(), 20, "nobody had to come again");
 }
 
+/// B9: what comes back about one peer's packets is an error on receive, once
+/// for each of them, at both ends.
+#[tokio::test(start_paused = true)]
+async fn receive_errors_over_one_peer_leave_fifty_alone() {
+    const EMSGSIZE: i32 = 90;
+    const ECONNREFUSED: i32 = 111;
+    let world = World::new(13);
+    let server = world.server();
+    let mut links = Vec::new();
+    for number in 0..50 {
+        let (link, incoming) = world.link(number);
+        online(&link, Duration::from_secs(10)).await;
+        let stream = download(&link, 2 << 20).await;
+        links.push((link, incoming, stream));
+    }
+    for round in 0..60 {
+        let error = Some([EMSGSIZE, ECONNREFUSED][round % 2]);
+        let failing = Conditions { receive_error: error, ..Conditions::default() };
+        // Sometimes nothing gets through beside the errors.
+        let failing = Conditions { black_hole: round % 3 == 0, ..failing };
+        world.network.set_path(server_address(), client_address(0), failing.clone());
+        world.network.set_path(client_address(0), server_address(), failing);
+        for (link, ..) in &links[1..] {
+            timeout(Duration::from_secs(1), call(link)).await.expect("others are served");
+        }
+        let _troubled = timeout(Duration::from_millis(300), call(&links[0].0)).await;
+        sleep(Duration::from_millis(500)).await;
+        world.network.set_path(server_address(), client_address(0), Conditions::default());
+        world.network.set_path(client_address(0), server_address(), Conditions::default());
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert!(server.endpoint.counters().receive_errors.load(std::sync::atomic::Ordering::Relaxed) > 30);
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 50, "nobody had to come again");
+    for (_, _, stream) in links {
+        let read = timeout(Duration::from_secs(30), drain(stream)).await.expect("all are transferring");
+        assert_eq!(read.unwrap(), 2 << 20);
+    }
+}
+
 /// B13: a driver that announces segmentation offload and fails at it, from the
 /// start or in the middle of a transfer.
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,8 @@
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use levers9_transport::tcp::{Io, Via};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::world::client_address;
 
@@ -65,15 +65,26 @@ pub(crate) struct Pipes {
     given: mpsc::Sender<(Box<dyn Io>, SocketAddr)>,
     /// Connections are not answered.
     pub(crate) blocked: AtomicBool,
+    /// Connections are refused.
+    pub(crate) refused: AtomicBool,
     /// How many were made.
     pub(crate) made: AtomicUsize,
+    /// When each was asked for.
+    pub(crate) asked: Mutex<Vec<Instant>>,
     cable: watch::Sender<Cable>,
 }
 
 impl Pipes {
     pub(crate) fn new(given: mpsc::Sender<(Box<dyn Io>, SocketAddr)>) -> Self {
-        let (blocked, made) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { given, blocked, made, cable: watch::Sender::new(Cable::default()) }
+        let (blocked, refused, made) = Default::default();
+        Self {
+            given,
+            blocked,
+            refused,
+            made,
+            asked: Mutex::default(),
+            cable: watch::Sender::new(Cable::default()),
+        }
     }
 
     /// The dialer's end of a new connection.
@@ -121,10 +132,28 @@ impl Pipes {
 #[async_trait]
 impl Via for Pipes {
     async fn connect(&self, _address: SocketAddr) -> std::io::Result<Box<dyn Io>> {
+        self.asked.lock().unwrap().push(Instant::now());
+        if self.refused.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
         if self.blocked.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         Ok(self.pipe().await)
+    }
+}
+
+/// Several listeners, each at its address.
+#[derive(Debug)]
+pub(crate) struct Routes(pub(crate) Vec<(SocketAddr, Arc<Pipes>)>);
+
+#[async_trait]
+impl Via for Routes {
+    async fn connect(&self, address: SocketAddr) -> std::io::Result<Box<dyn Io>> {
+        match self.0.iter().find(|(at, _)| *at == address) {
+            Some((_, pipes)) => pipes.connect(address).await,
+            None => std::future::pending().await,
+        }
     }
 }
 

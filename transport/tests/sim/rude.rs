@@ -133,7 +133,7 @@ async fn a_refusal_of_a_kind_nobody_knows_is_one_all_the_same() {
         let world = World::new(975);
         let (rude, pipes) = Rude::new(&world);
         let (link, _incoming) = link(&world, &pipes, 1, over);
-        let refused = v1::Refused { code: 4711, text: text.into() };
+        let refused = v1::Refused { code: 4711, text: text.into(), ..v1::Refused::default() };
         let (_carrier, _send) = answer(&rude, over, control(control_frame::Kind::Refused(refused))).await;
         let error = why(&link, s(2)).await;
         assert!(matches!(*error, DialError::Refused { code: RefuseCode::Unspecified, .. }), "{error}");

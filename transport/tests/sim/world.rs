@@ -44,6 +44,8 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// How often servers ping, if not as the settings say.
     pub(crate) ping_every: Option<Duration>,
+    /// Where sessions are served, if not where the test runs.
+    pub(crate) serve_on: Option<tokio::runtime::Handle>,
     pub(crate) identity: Identity,
     pub(crate) pin: Pin,
     seed: u64,
@@ -236,9 +238,6 @@ pub(crate) async fn read_frames(kind: stream_open::Kind, stream: Stream) {
     }
 }
 
-/// The token of what is no worker.
-const COMMAND: &str = "command";
-
 pub(crate) struct Me {
     pub(crate) token: String,
     pub(crate) instance: InstanceId,
@@ -247,7 +246,7 @@ pub(crate) struct Me {
 impl Introduce for Me {
     fn hello(&self) -> v1::Hello {
         v1::Hello {
-            role: if self.token == COMMAND { v1::Role::Cli } else { v1::Role::Worker }.into(),
+            role: v1::Role::Worker.into(),
             token: self.token.clone(),
             instance: self.instance.to_wire(),
             ..v1::Hello::default()
@@ -277,6 +276,7 @@ impl World {
             network: Network::new(seed),
             settings: Settings::default(),
             ping_every: None,
+            serve_on: None,
             identity,
             pin,
             seed,
@@ -327,7 +327,7 @@ impl World {
         let gate = Arc::new(Open::default());
         let ping_every = self.ping_every.unwrap_or(self.settings.ping_interval());
         let limits = Limits { ping_every, ..Limits::default() };
-        let handle = tokio::runtime::Handle::current();
+        let handle = self.serve_on.clone().unwrap_or_else(tokio::runtime::Handle::current);
         let acceptor = Acceptor::new(endpoint.clone(), Arc::clone(&gate), limits, handle);
         let acceptor = match listener {
             Some(listener) => acceptor.with_tcp(listener),
@@ -368,11 +368,6 @@ impl World {
         self.link_by(number, "token", resolver, None, true)
     }
 
-    /// A command's link.
-    pub(crate) fn command(&self, number: u16) -> (Link, mpsc::Receiver<Box<Opened>>) {
-        self.link_by(number, COMMAND, None, None, true)
-    }
-
     /// A link that goes by TCP where UDP does not get through.
     pub(crate) fn link_with_tcp(
         &self,
@@ -384,7 +379,7 @@ impl World {
         self.link_by(number, token, None, Some(Fallback::default().with_via(via)), true)
     }
 
-    fn link_by(
+    pub(crate) fn link_by(
         &self,
         number: u16,
         token: &str,

@@ -185,6 +185,9 @@ pub struct Refused {
     pub code: i32,
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
+    /// Where else to dial at once, as in Drain.
+    #[prost(string, repeated, tag = "3")]
+    pub alternatives: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {
