@@ -209,9 +209,6 @@ impl Network {
             state.trace.push(refused);
             return Err(kind.into());
         }
-        if path.receive_error.is_some() {
-            state.deliver(now + path.delay, to, from, &[], path.receive_error);
-        }
         let inside = state.inside(to);
         let nobody = passage(Fate::Nobody);
         let lost = passage(Fate::Lost);
@@ -220,6 +217,9 @@ impl Network {
         let (luck, again): (f64, f64) = (state.rng.random(), state.rng.random());
         let late = path.jitter.mul_f64(state.rng.random());
         let later = path.jitter.mul_f64(state.rng.random());
+        if path.receive_error.is_some() {
+            state.deliver(now + path.delay, to, from, &[], path.receive_error);
+        }
         let Some(inside) = inside else {
             state.trace.push(nobody);
             return Ok(());
