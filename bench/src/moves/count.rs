@@ -1,5 +1,5 @@
 //! What came and what did not, counted without I/O: the lines of a log that is
-//! read on where it broke, and the longest time without an answer.
+//! read on where it broke, and the times without an answer.
 
 use std::time::Duration;
 
@@ -57,11 +57,11 @@ impl Lines {
     }
 }
 
-/// The longest time between two answers, or between one and either end.
-pub(super) fn longest_gap(answers: impl Iterator<Item = Instant>, from: Instant, to: Instant) -> Duration {
+/// The times between two answers, and between one and either end.
+pub(super) fn gaps(answers: impl Iterator<Item = Instant>, from: Instant, to: Instant) -> Vec<Duration> {
     let mut at: Vec<Instant> = answers.filter(|at| (from..to).contains(at)).chain([from, to]).collect();
     at.sort_unstable();
-    at.windows(2).map(|two| two[1] - two[0]).max().unwrap_or_default()
+    at.windows(2).map(|two| two[1] - two[0]).collect()
 }
 
 #[cfg(test)]
@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn a_gap_may_be_at_either_end() {
         let now = Instant::now();
-        let gap = |answers: &[u64]| longest_gap(answers.iter().map(|at| now + ms(*at)), now, now + ms(100));
-        assert_eq!([gap(&[]), gap(&[10, 30]), gap(&[80]), gap(&[60, 20, 140])], [100, 70, 80, 40].map(ms));
+        let of = |answers: &[u64]| gaps(answers.iter().map(|at| now + ms(*at)), now, now + ms(100));
+        assert_eq!(of(&[]), [ms(100)]);
+        assert_eq!(of(&[60, 20, 140]), [20, 40, 40].map(ms));
     }
 }

@@ -11,6 +11,12 @@
 //! are read until all have come that there are; what has not come by then is
 //! lost. Lines and requests are counted over all rounds together.
 //!
+//! - `levers9-tcp`, `levers9-quic`: the same where UDP does not pass, or does.
+//! - `quinn`: one connection with default settings, made again when it is
+//!   lost. By default a server that starts has new reset keys, so that its
+//!   clients wait for their idle timeout.
+//! - `tls`: one connection over TCP, made again when it fails.
+//!
 //! Nothing here is bound by the CPU but by timers, so that what takes long is
 //! measured side by side, and its sessions are at different points between two
 //! pings.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::scenes::Found;
+use super::scenes::{Found, GAP};
 use crate::report::{Better, Measure, Peer};
 use crate::stats::Spread;
 
@@ -49,7 +49,7 @@ impl Row {
             // The same, after the shortest pause.
             Self::Reset => ("first_answer", 400.0),
             Self::Kill => ("first_answer", 500.0),
-            Self::Drain => ("longest_gap", 50.0),
+            Self::Drain => ("longest_gap", GAP.as_secs_f64() * 1e3),
             // The second it said, and the least span over which sessions come back.
             Self::Bye => ("first_answer", 1_400.0),
         }
@@ -124,6 +124,12 @@ fn of_row(row: Row, found: &Compared) -> Result<Vec<Measure>> {
         measures.push(figure("lines_lost", "lines", &sum(|lines| lines.lost), Some(0.0), Vec::new())?);
         measures.push(figure("lines_doubled", "lines", &sum(|lines| lines.doubled), Some(0.0), Vec::new())?);
     }
+    let gaps: Vec<usize> = found.ours.iter().filter_map(|found| found.gaps).collect();
+    if !gaps.is_empty() {
+        let metric = format!("gaps_above_{}_ms", GAP.as_millis());
+        let all = [gaps.iter().sum::<usize>() as f64];
+        measures.push(figure(&metric, "gaps", &all, Some(0.0), Vec::new())?);
+    }
     let sum = |of: fn(&Found) -> usize| [found.ours.iter().map(of).sum::<usize>() as f64];
     let (asked, failed) = (sum(|found| found.asked), sum(|found| found.failed));
     if asked[0] > 0.0 {
@@ -151,7 +157,14 @@ mod tests {
         let mut lines = Lines::after(0, now);
         [1, 1, 2 + lost].into_iter().for_each(|line| lines.take(line, now));
         let away = Duration::from_millis(away);
-        Found { away, server_away: Some(away / 2), lines: Some(lines), asked: 10, failed: 1 }
+        Found {
+            away,
+            server_away: Some(away / 2),
+            lines: Some(lines),
+            asked: 10,
+            failed: 1,
+            gaps: Some(lost.min(1) as usize),
+        }
     }
 
     #[test]
@@ -166,6 +179,7 @@ mod tests {
             ("lines_read", 9.0, None),
             ("lines_lost", 3.0, Some(0.0)),
             ("lines_doubled", 3.0, Some(0.0)),
+            ("gaps_above_50_ms", 1.0, Some(0.0)),
             ("requests", 30.0, None),
             ("requests_failed", 3.0, Some(0.0)),
         ];
@@ -174,6 +188,6 @@ mod tests {
             measures[0].peers.iter().map(|p| (p.name.as_str(), p.ratio.min, p.ratio.max)).collect();
         assert_eq!(peers, [("tls", 2.0, 2.0), ("the restart itself", 2.0, 2.0)]);
         let table = report::table(&measures);
-        assert_eq!(table.lines().filter(|line| line.ends_with("NO")).count(), 3, "{table}");
+        assert_eq!(table.lines().filter(|line| line.ends_with("NO")).count(), 4, "{table}");
     }
 }

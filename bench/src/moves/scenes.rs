@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::child::{Place, Server};
-use super::count::{Lines, longest_gap};
+use super::count::{Lines, gaps};
 use super::peers::{Quinn, Tls};
 use super::relay::Relay;
 use super::server::Serves;
@@ -23,6 +23,9 @@ const DRAIN: Duration = Duration::from_secs(60);
 /// When a server that says goodbye means to be back.
 pub(super) const BACK_IN: Duration = Duration::from_secs(1);
 
+/// A time without an answer that somebody would notice.
+pub(super) const GAP: Duration = Duration::from_millis(50);
+
 /// What was found once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
@@ -32,19 +35,21 @@ pub(super) struct Found {
     pub(super) server_away: Option<Duration>,
     /// The log, where one was read.
     pub(super) lines: Option<Lines>,
-    /// Requests since it happened, and those of them without an answer.
+    /// Requests that ended since it happened, and those of them without an answer.
     pub(super) asked: usize,
     pub(super) failed: usize,
+    /// Times longer than [`GAP`] without an answer, where that is counted.
+    pub(super) gaps: Option<usize>,
 }
 
 impl Found {
     /// Nothing but how long service was away.
     fn away(away: Duration) -> Self {
-        Self { away, server_away: None, lines: None, asked: 0, failed: 0 }
+        Self { away, server_away: None, lines: None, asked: 0, failed: 0, gaps: None }
     }
 
     fn of(away: Duration, asked: &[Asked], since: Instant) -> Self {
-        let later = || asked.iter().filter(|asked| asked.begun >= since);
+        let later = || asked.iter().filter(|asked| asked.ended >= since);
         let failed = later().filter(|asked| asked.way.is_none()).count();
         Self { asked: later().count(), failed, ..Self::away(away) }
     }
@@ -227,7 +232,9 @@ pub(super) async fn drain(place: &Place) -> Result<Found> {
     let answers = asked.iter().filter(|asked| asked.way.is_some()).map(|asked| asked.ended);
     // Until the last request began: what comes after that is no service.
     let until = asked.iter().map(|asked| asked.begun).max().unwrap_or(drained);
-    Ok(Found { away: longest_gap(answers, drained, until), ..found })
+    let gaps = gaps(answers, drained, until);
+    let away = gaps.iter().max().copied().unwrap_or_default();
+    Ok(Found { away, gaps: Some(gaps.iter().filter(|gap| **gap > GAP).count()), ..found })
 }
 
 /// A server says goodbye, and is started again when it said.
