@@ -8,7 +8,6 @@ use levers9_tests::{Backend, Person, World};
 use levers9_transport::{CarrierKind, Lost};
 use levers9_wire::v1::{self, ResetCode, Role, call_answer, call_open, stream_open};
 use levers9_wire::{InstanceId, RequestId, SessionId};
-use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::peer::{Peer, hello, runtime};
@@ -127,7 +126,7 @@ fn the_session_of_a_worker_is_its_own() {
     let enrolling = claim(Role::Worker, enrolment["token"].as_str().expect("a token"), &instance, &[], false);
     let owner = runtime.block_on(Peer::greet(&address, CarrierKind::Quic, enrolling)).expect("a welcome");
     let session = owner.welcome.session.clone();
-    let pool = Value::from(enrolment["worker"].clone());
+    let id = enrolment["worker"].clone();
     claim_all(&world, &tokens, &instance, &session, async |what, peer| {
         let id = world.submit("true");
         let opened = owner.opened(SOON).await.unwrap_or_else(|| panic!("{what}: the owner is told of {id}"));
@@ -140,7 +139,7 @@ fn the_session_of_a_worker_is_its_own() {
         assert!(owner.carrier.lost().is_none(), "{what}: {:?}", owner.carrier.lost());
     });
     let list = world.cli(&["worker", "list", "--format", "json"]).ok().json();
-    let row = list.as_array().into_iter().flatten().find(|row| row["id"] == pool);
+    let row = list.as_array().into_iter().flatten().find(|row| row["id"] == id);
     assert_eq!(row.map(|row| &row["state"]), Some(&"ready".into()), "{list:#}");
 
     // Its own process with its own token joins it, over either carrier.

@@ -65,6 +65,20 @@ fn a_worker_that_says_goodbye_is_named_at_once() {
     });
 }
 
+/// Whoever asks before the worker is back after a restart is answered, not refused.
+#[test]
+fn a_request_waits_for_a_worker_that_is_on_its_way() {
+    let world = World::start(Backend::Sqlite);
+    let _worker = world.worker("one");
+    let site = Site::start(&world, &["--public"]);
+    for _ in 0..3 {
+        assert_eq!(world.controlplane.terminate(), 0);
+        world.controlplane.start();
+        assert_eq!(site.get("/x").with(200).text(), "ok /x");
+        assert_eq!(world.cli(&["exec", &site.task, "--", "echo", "on"]).ok().text(), "on\n");
+    }
+}
+
 /// A task that waits for a worker says so, to those who may know of it.
 #[test]
 fn a_task_that_has_not_begun_says_so() {
