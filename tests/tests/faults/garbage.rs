@@ -100,8 +100,8 @@ fn garbage_and_half_open_connections_harm_nobody() {
     run.wait_text("numbers", SOON, |text| last_number(text) >= 5);
     let hello = first_datagram(&world);
     let udp = udp_garbage(world.controlplane.quic(), &hello);
-    let tcp: Vec<_> =
-        [world.controlplane.http(), world.controlplane.grpc()].into_iter().flat_map(tcp_garbage).collect();
+    let ports = [world.controlplane.http(), world.controlplane.grpc(), world.controlplane.quic()];
+    let tcp: Vec<_> = ports.into_iter().flat_map(tcp_garbage).collect();
     // All of it stands open now.
     let begun = Instant::now();
     assert_eq!(world.cli(&["run", "--", "echo", "hi"]).ok().text(), "hi\n");

@@ -6,7 +6,7 @@
 use levers9_tests::Way;
 use levers9_tests::slow::Slow;
 
-use crate::{callers, carriers, network, rotation, workers};
+use crate::{blocked, callers, carriers, nat, network, rotation, sleep, workers};
 
 /// The name of each test here, and what it runs.
 pub(crate) static SLOW: Slow = Slow::new(&[
@@ -21,6 +21,15 @@ pub(crate) static SLOW: Slow = Slow::new(&[
     ("udp_eaten_back", carriers::udp_that_is_eaten_back),
     ("half_open_forth", || carriers::a_half_open_path(Way::Forth)),
     ("half_open_back", || carriers::a_half_open_path(Way::Back)),
+    ("walled_dropped", blocked::udp_that_is_dropped_in_the_middle),
+    ("walled_rejected", blocked::udp_that_is_rejected_in_the_middle),
+    ("walled_without_icmp", blocked::udp_that_is_rejected_and_icmp_that_is_lost),
+    ("walled_refused", blocked::sending_that_is_refused),
+    ("walled_refused_udp", blocked::sending_over_udp_that_is_refused),
+    ("walled_all", blocked::everything_that_is_dropped),
+    ("sleeping_commands", sleep::commands_that_sleep),
+    ("sleeping_worker", sleep::a_worker_that_sleeps),
+    ("forgetful_nat", nat::ports_and_addresses_that_change_now_and_then_cost_nothing),
 ]);
 
 #[test]
@@ -76,4 +85,49 @@ fn half_open_back() {
 #[test]
 fn other_ca() {
     SLOW.verdict("other_ca");
+}
+
+#[test]
+fn walled_dropped() {
+    SLOW.verdict("walled_dropped");
+}
+
+#[test]
+fn walled_rejected() {
+    SLOW.verdict("walled_rejected");
+}
+
+#[test]
+fn walled_without_icmp() {
+    SLOW.verdict("walled_without_icmp");
+}
+
+#[test]
+fn walled_refused() {
+    SLOW.verdict("walled_refused");
+}
+
+#[test]
+fn walled_refused_udp() {
+    SLOW.verdict("walled_refused_udp");
+}
+
+#[test]
+fn walled_all() {
+    SLOW.verdict("walled_all");
+}
+
+#[test]
+fn sleeping_commands() {
+    SLOW.verdict("sleeping_commands");
+}
+
+#[test]
+fn sleeping_worker() {
+    SLOW.verdict("sleeping_worker");
+}
+
+#[test]
+fn forgetful_nat() {
+    SLOW.verdict("forgetful_nat");
 }
