@@ -29,6 +29,8 @@ const SLICES: usize = 32;
 const TURNS: usize = 16;
 /// How long a closed connection may take to end.
 const LINGER: Duration = Duration::from_secs(2);
+/// What is said of a peer that is gone.
+const ENDED: &str = "the peer ended it without a word";
 
 pub(super) struct Driver<T> {
     io: T,
@@ -176,7 +178,11 @@ impl<T: Io> Driver<T> {
         }
         match self.read(context) {
             Poll::Ready(Ok(true)) => moved = true,
-            Poll::Ready(Ok(false)) => return self.cut("the peer ended it without a word"),
+            Poll::Ready(Ok(false)) => return self.cut(ENDED),
+            // TLS has words of its own for an end that nobody announced.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return self.cut(ENDED);
+            }
             Poll::Ready(Err(error)) => return self.cut(&error.to_string()),
             Poll::Pending => {}
         }
