@@ -268,6 +268,14 @@ impl Carrier {
         }
     }
 
+    /// UDP datagrams sent and received; none are counted on TCP.
+    pub(crate) fn datagrams(&self) -> (u64, u64) {
+        match &self.0 {
+            Made::Quic(quic) => quic.datagrams(),
+            Made::Tcp(_) => (0, 0),
+        }
+    }
+
     /// The packet size in use, in bytes; 0 on TCP, where the system chooses it.
     #[must_use]
     pub fn mtu(&self) -> u16 {

@@ -57,8 +57,9 @@ pub enum Status {
         carrier: Carrier,
         /// What the controlplane said.
         welcome: Arc<v1::Welcome>,
-        /// Which session it is of all this link has had: another number with
-        /// every one that is new to its controlplane.
+        /// Another number whenever what runs on the carriers before had better
+        /// be begun again: the session is new to its controlplane, or has fled
+        /// from a carrier on which nothing came any more.
         home: u64,
     },
     /// The last attempt or carrier failed; another comes.
@@ -171,7 +172,8 @@ impl Link {
     }
 
     /// As [`Link::open`]; the second of both tells when the session is
-    /// another's to serve, and what the stream is for with it.
+    /// another's to serve, or has fled from the stream's carrier, and what the
+    /// stream is for had better go on on another.
     ///
     /// # Errors
     /// As [`Link::open`].
@@ -217,14 +219,14 @@ impl Moved {
         matches!(status, Status::Online { home, .. } if *home != self.home)
     }
 
-    /// Whether there is another session now.
+    /// Whether it is so already.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         self.is_another(&self.status.borrow())
     }
 
-    /// Waits until there is another session than the one the stream was
-    /// opened on; the stream itself may go on for a while. Cancel safe.
+    /// Waits until the stream had better be left for another; it may go on for
+    /// a while. Cancel safe.
     pub async fn wait(&mut self) {
         while !self.has_moved() {
             if self.status.changed().await.is_err() {

@@ -126,14 +126,51 @@ fn control_frames() {
          32 01 09  # 6 session
          78 01     # 15 moving",
     );
-    let refused = v1::Refused { code: v1::RefuseCode::Version.into(), text: "old".to_owned(), ..v1::Refused::default() };
+    let refused = v1::Refused {
+        code: v1::RefuseCode::Version.into(),
+        text: "old".to_owned(),
+        alternatives: vec!["h:1".to_owned()],
+    };
     check(
         "refused",
         &control(control_frame::Kind::Refused(refused)),
-        "09        # the frame has 9 bytes
-         1a 07     # field 3, refused: 7 bytes
+        "0e        # the frame has 14 bytes
+         1a 0c     # field 3, refused: 12 bytes
          08 05     # 1 code: version
-         12 03 6f 6c 64  # 2 text",
+         12 03 6f 6c 64  # 2 text
+         1a 03 68 3a 31  # 3 alternatives",
+    );
+    check(
+        "a welcome to a session there is",
+        &control(control_frame::Kind::Welcome(v1::Welcome { joined: true, ..v1::Welcome::default() })),
+        "04        # the frame has 4 bytes
+         12 02     # field 2, welcome: 2 bytes
+         58 01     # 11 joined",
+    );
+    check(
+        "drain",
+        &control(control_frame::Kind::Drain(v1::Drain {
+            deadline_ms: 1,
+            alternatives: vec!["h:1".to_owned()],
+        })),
+        "09        # the frame has 9 bytes
+         32 07     # field 6, drain: 7 bytes
+         08 01     # 1 deadline_ms
+         12 03 68 3a 31  # 2 alternatives",
+    );
+    check(
+        "bye",
+        &control(control_frame::Kind::Bye(v1::Bye { reason: "r".to_owned(), back_in_ms: 1 })),
+        "07        # the frame has 7 bytes
+         3a 05     # field 7, bye: 5 bytes
+         0a 01 72  # 1 reason
+         10 01     # 2 back_in_ms",
+    );
+    check(
+        "fled",
+        &control(control_frame::Kind::Fled(v1::Fled {})),
+        "02        # the frame has 2 bytes
+         42 00     # field 8, fled: empty",
     );
     check(
         "ping",

@@ -244,6 +244,13 @@ impl Live {
         Some((line, quiet))
     }
 
+    /// The peer hears nothing on the others.
+    fn fled_to(&self, carrier: &Carrier) {
+        let riding = self.lock();
+        let others = riding.carriers.iter().filter(|one| one.carrier.number() != carrier.number());
+        others.for_each(|one| one.quiet.store(true, Ordering::Relaxed));
+    }
+
     /// A carrier is gone, and the session with the last, or with a goodbye.
     fn leave(&self, gone: &Carrier, ending: Ending) {
         let mut riding = self.lock();
@@ -445,6 +452,10 @@ impl Keeper {
             }
             Some(control_frame::Kind::Drain(_)) => {
                 self.live.draining.store(true, Ordering::Relaxed);
+                None
+            }
+            Some(control_frame::Kind::Fled(_)) => {
+                self.live.fled_to(&self.carrier);
                 None
             }
             Some(control_frame::Kind::Bye(bye)) => {

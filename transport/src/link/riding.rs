@@ -15,7 +15,7 @@ use super::awake::Change;
 use super::run::Greeted;
 use super::{Opened, accept_streams, frame, lost_by};
 use crate::carrier::{Carrier, Lost};
-use crate::session::{DEAD_AFTER, Due, Liveness, Quiet, Silence};
+use crate::session::{DEAD_AFTER, Due, Liveness, Quiet, Silence, Unanswered};
 use crate::stream::{FrameRecv, FrameSend};
 
 /// Halves of the control stream.
@@ -49,6 +49,7 @@ pub(super) struct Riding {
     liveness: Liveness,
     /// Where there would be something else.
     silence: Option<Silence>,
+    unanswered: Option<Unanswered>,
     /// The peer was told that nothing more is taken.
     told: bool,
     /// Until when it may close, once it has said goodbye, and its words.
@@ -65,6 +66,7 @@ impl Riding {
         let every = Duration::from_millis(welcome.ping_interval_ms);
         let silence =
             (watched && !every.is_zero() && every < DEAD_AFTER).then(|| Silence::new(Instant::now(), every));
+        let unanswered = watched.then(|| Unanswered::new(Instant::now(), carrier.datagrams()));
         Self {
             carrier,
             welcome,
@@ -73,6 +75,7 @@ impl Riding {
             recv,
             liveness,
             silence,
+            unanswered,
             told: false,
             bye: None,
             _acceptor: acceptor,
@@ -116,6 +119,10 @@ impl Riding {
                     Quiet::Ask => Due::Ping(0),
                     Quiet::Yes => return Said::Quiet,
                 },
+                () = look_at(&self.unanswered) => match self.is_unanswered() {
+                    true => return Said::Quiet,
+                    false => continue,
+                },
                 () = sleep_until(self.liveness.next()) => self.liveness.poll(Instant::now()),
             };
             if self.do_due(due) {
@@ -128,6 +135,11 @@ impl Riding {
         let now = Instant::now();
         self.liveness.heard(now);
         self.silence.iter_mut().for_each(|silence| silence.heard(now));
+    }
+
+    fn is_unanswered(&mut self) -> bool {
+        let datagrams = self.carrier.datagrams();
+        self.unanswered.as_mut().is_some_and(|unanswered| unanswered.poll(Instant::now(), datagrams))
     }
 
     /// Whether the peer is dead.
@@ -182,6 +194,11 @@ impl Riding {
         self.carrier.halves() > CONTROL
     }
 
+    /// Tells the peer that nothing comes on the session's other carriers.
+    pub(super) fn fled(&mut self) {
+        self.say(control_frame::Kind::Fled(v1::Fled {}));
+    }
+
     /// Tells the peer that the session goes on elsewhere: what runs here may
     /// end, and nothing new is to be begun.
     pub(super) fn moved_on(&mut self) {
@@ -204,6 +221,14 @@ impl Riding {
         self.recv.stop(ResetCode::Done);
         self.close();
         let _told = timeout(Duration::from_millis(500), self.carrier.told()).await;
+    }
+}
+
+/// When to look at what has been sent; never where nobody watches. Cancel safe.
+async fn look_at(unanswered: &Option<Unanswered>) {
+    match unanswered {
+        Some(unanswered) => sleep_until(unanswered.next()).await,
+        None => std::future::pending().await,
     }
 }
 

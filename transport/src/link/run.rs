@@ -209,7 +209,8 @@ impl Runner {
         let current = self.ride(greeted);
         let moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
         let mut awake = Awake::new(self.dialer.is_real().then(|| current.carrier.peer()));
-        let mut on = Carriers { current, left: None, moves, probe: None, alternatives: Vec::new() };
+        let mut on =
+            Carriers { current, left: None, moves, probe: None, alternatives: Vec::new(), flees: false };
         loop {
             tokio::select! {
                 biased;
@@ -239,8 +240,15 @@ impl Runner {
             // Whoever pings us is alive and serves us: the outage is over.
             Said::Pinged => self.now.backoff.proved(),
             // What was left may be better after all; the other side sees the same.
-            Said::Quiet if on.moves.may_return() => self.swap(on),
+            Said::Quiet if on.moves.may_return() => {
+                // What could not go on there goes on here.
+                self.now.home += 1;
+                on.left.iter_mut().for_each(|left| left.home = self.now.home);
+                self.swap(on);
+                on.current.fled();
+            }
             Said::Quiet if self.now.session.is_some() && on.moves.suspected() => {
+                on.flees = true;
                 on.probe = Some(self.probe(self.dialer.clone()));
             }
             Said::Quiet => {}
@@ -295,12 +303,16 @@ impl Runner {
         match probed {
             Ok((endpoint, greeted)) => {
                 self.now.endpoint = Some(endpoint);
-                self.now.home += u64::from(!greeted.welcome.joined);
+                let (joined, flees) = (greeted.welcome.joined, std::mem::take(&mut on.flees));
+                // From a carrier that has gone quiet, what can be begun again is.
+                self.now.home += u64::from(!joined || flees);
                 self.took(&greeted.welcome);
                 greeted.carrier.permit_streams(on.current.carrier.permitted());
                 let mut older = std::mem::replace(&mut on.current, self.ride(greeted));
-                if on.current.home != older.home {
-                    older.moved_on();
+                match (joined, flees) {
+                    (false, _) => older.moved_on(),
+                    (true, true) => on.current.fled(),
+                    (true, false) => {}
                 }
                 let kind = on.current.carrier.kind();
                 tracing::info!(%kind, why = %on.current.carrier.why(), "the session moves to another carrier");
@@ -311,6 +323,7 @@ impl Runner {
             }
             Err(problem) => {
                 tracing::debug!(%problem, "no better carrier");
+                on.flees = false;
                 on.moves.failed(Instant::now(), &mut self.rng);
             }
         }
@@ -436,6 +449,8 @@ struct Carriers {
     probe: Option<Probing>,
     /// Where else to dial, in the words of a controlplane that stops.
     alternatives: Vec<String>,
+    /// The look is for something to flee to.
+    flees: bool,
 }
 
 impl Carriers {

@@ -180,6 +180,12 @@ impl QuicCarrier {
         (path.sent_packets, path.lost_packets)
     }
 
+    /// Datagrams sent and received.
+    pub(crate) fn datagrams(&self) -> (u64, u64) {
+        let stats = self.shared.connection.stats();
+        (stats.udp_tx.datagrams, stats.udp_rx.datagrams)
+    }
+
     /// The packet size in use, in bytes.
     pub(crate) fn mtu(&self) -> u16 {
         self.shared.connection.stats().path.current_mtu

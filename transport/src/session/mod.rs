@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use backoff::{Backoff, Outage};
 pub use liveness::{Due, Liveness};
 pub use moves::{LEAVE_WITHIN, Moves, PROBES, SETTLED, Task};
-pub use silence::{Quiet, Silence};
+pub use silence::{Quiet, Silence, Unanswered};
 
 /// How often the controlplane pings each session.
 pub const PING_EVERY: Duration = Duration::from_secs(15);

@@ -1,6 +1,7 @@
-//! Whether a carrier on which pings should come has gone quiet, long before it
-//! counts as dead: then something better is looked for while it still may
-//! recover. Asks once before it says so.
+//! Whether a carrier has gone quiet, long before it counts as dead: then
+//! something better is looked for while it still may recover. [`Silence`]
+//! waits for pings that should come, and asks once before it says so;
+//! [`Unanswered`] looks at what is sent and not answered, if anything is.
 
 use std::time::Duration;
 
@@ -64,9 +65,78 @@ impl Silence {
     }
 }
 
+/// How often to look.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long nothing may come while this side sends.
+const MUTE: Duration = Duration::from_secs(3);
+/// How many packets count as sending: the last ones of a conversation are
+/// answered by none.
+const SENDS: u64 = 3;
+
+/// Packets that are sent on one carrier while none comes.
+#[derive(Debug, Clone)]
+pub struct Unanswered {
+    /// When the last ones came, how many had been sent and received.
+    heard: (u64, u64),
+    since: Option<Instant>,
+    next: Instant,
+}
+
+impl Unanswered {
+    /// A carrier on which this many have been sent and received.
+    #[must_use]
+    pub fn new(now: Instant, packets: (u64, u64)) -> Self {
+        Self { heard: packets, since: None, next: now + LOOK }
+    }
+
+    /// When [`Unanswered::poll`] is to be asked.
+    #[must_use]
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Whether nothing comes though enough is sent, by what has been sent and
+    /// received until now.
+    pub fn poll(&mut self, now: Instant, (sent, received): (u64, u64)) -> bool {
+        self.next = now + LOOK;
+        if received != self.heard.1 {
+            (self.heard, self.since) = ((sent, received), None);
+        }
+        if sent < self.heard.0 + SENDS {
+            return false;
+        }
+        if now < *self.since.get_or_insert(now) + MUTE {
+            return false;
+        }
+        // Once it has been said, the look for something better takes a while.
+        self.next = now + AGAIN;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_sent_and_not_answered_is_noticed_in_seconds() {
+        let s = Duration::from_secs;
+        let start = Instant::now();
+        let mut carrier = Unanswered::new(start, (10, 10));
+        // Idle, or with an answer now and then, it is well.
+        assert!(!carrier.poll(start + s(60), (10, 10)));
+        assert!(!carrier.poll(start + s(61), (12, 10)), "the last ones are answered by none");
+        assert!(!carrier.poll(start + s(90), (12, 10)));
+        assert!(!carrier.poll(start + s(91), (400, 11)));
+        // Then nothing comes any more.
+        assert!(!carrier.poll(start + s(92), (404, 11)));
+        assert!(!carrier.poll(start + s(94), (406, 11)));
+        assert!(carrier.poll(start + s(95), (406, 11)));
+        assert_eq!(carrier.next(), start + s(105));
+        assert!(carrier.poll(start + s(105), (408, 11)), "it says so again");
+        assert!(!carrier.poll(start + s(106), (409, 12)));
+        assert!(!carrier.poll(start + s(160), (411, 12)));
+    }
 
     #[test]
     fn asks_before_it_says_so() {

@@ -180,6 +180,30 @@ async fn udp_that_is_cut_in_the_middle_ends_on_tcp_and_comes_back() {
     assert_eq!(server.acceptor.gauges().sessions.load(Ordering::Relaxed), 1);
 }
 
+/// Who sends notices in seconds that nothing comes, and what can be begun
+/// again elsewhere is told to.
+#[tokio::test(start_paused = true)]
+async fn udp_that_is_cut_under_traffic_is_noticed_in_seconds() {
+    let world = World::new(214);
+    world.network.set(links::wan());
+    let (server, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    online(&link, s(2)).await;
+    let log = stream_open::Kind::Log(v1::LogOpen::default());
+    let (echoing, mut moved) = link.open_until_moved(log).await.unwrap();
+    sleep(s(40)).await;
+    assert!(!moved.has_moved(), "idle it is well");
+    world.network.set(hole());
+    let mut send = echoing.send.into_raw().await.unwrap();
+    send.write_all(Bytes::from_static(b"is anybody there?")).await.unwrap();
+    let took = moves_to(&link, CarrierKind::Tcp, s(10)).await;
+    assert!(took > s(3) && took < s(6), "{took:?}");
+    timeout(s(1), moved.wait()).await.expect("its owner is told");
+    call(&link).await;
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1, "it is the same session there");
+    assert!(!session_of(&server).is_draining(), "it takes on new work");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_gate_that_lets_nothing_join_gets_a_new_session() {
     let world = World::new(207);

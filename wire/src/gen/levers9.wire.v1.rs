@@ -41,7 +41,7 @@ pub mod stream_open {
 pub struct ControlOpen {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ControlFrame {
-    #[prost(oneof = "control_frame::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "control_frame::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<control_frame::Kind>,
 }
 /// Nested message and enum types in `ControlFrame`.
@@ -62,6 +62,8 @@ pub mod control_frame {
         Drain(super::Drain),
         #[prost(message, tag = "7")]
         Bye(super::Bye),
+        #[prost(message, tag = "8")]
+        Fled(super::Fled),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -211,6 +213,10 @@ pub struct Drain {
     #[prost(string, repeated, tag = "2")]
     pub alternatives: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+/// From a dialer, on the carrier that its session rides on from now on: nothing
+/// comes on the others. They are good again once something does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fled {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bye {
     #[prost(string, tag = "1")]
