@@ -11,7 +11,7 @@ use levers9_transport::tunnel::{Duplex, Raw};
 use levers9_wire::v1::{self, ResetCode, WorkerFacts, stream_open};
 use levers9_wire::valid::{self, Running};
 use levers9_wire::{InstanceId, TokenId, WorkerId};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval};
 
 use crate::clusters::orders;
 use crate::logs::ingest;
@@ -60,13 +60,15 @@ pub async fn serve(state: &Shared, mut session: Session, arrival: Arrival) {
     }
     // An enrolment may be repeated until an answered ping shows that the worker has its token.
     let mut unconfirmed = arrival.enrolment;
+    // Looked for also while the worker opens one stream after the other.
+    let mut look = interval(CONFIRM_EVERY);
     loop {
         tokio::select! {
             opened = session.next() => {
                 let Some(opened) = opened else { break };
                 take(state, &arrival, &handle, opened);
             }
-            () = sleep(CONFIRM_EVERY), if unconfirmed.is_some() => {
+            _ = look.tick(), if unconfirmed.is_some() => {
                 if let Some(enrolment) = unconfirmed.take_if(|_| handle.rtt().is_some())
                     && let Err(error) = state.store.confirm_enrolment(enrolment).await
                 {

@@ -14,18 +14,25 @@ use crate::fixtures::*;
 pub(crate) async fn the_first_workspace_is_created_once(place: Place) {
     let store = place.open().await;
     assert!(store.workspaces().await.unwrap().is_empty());
-    let tries: Vec<_> = (0..8)
+    let request = RequestId::generate();
+    let tries: Vec<_> = (0..8u8)
         .map(|n| {
             let (store, workspace) = (store.clone(), workspace(&format!("w{n}")));
             let admin = token(TokenKind::Admin, Some(workspace.id));
-            tokio::spawn(async move { store.first_workspace(workspace, admin, None).await.unwrap() })
+            let answer = Answer { workspace: None, request, answer: Sealed(vec![n]), created_ms: T0 };
+            tokio::spawn(
+                async move { (n, store.first_workspace(workspace, admin, Some(answer)).await.unwrap()) },
+            )
         })
         .collect();
-    let mut won = 0;
+    let mut won = Vec::new();
     for one in tries {
-        won += usize::from(one.await.unwrap());
+        let (n, made) = one.await.unwrap();
+        won.extend(made.then_some(n));
     }
-    assert_eq!(won, 1);
+    assert_eq!(won.len(), 1);
+    // Who asks with the same id can be told what was made.
+    assert_eq!(store.answer(None, request).await.unwrap(), Some(Sealed(won)));
     assert!(!store.workspaces().await.unwrap().is_empty());
     assert_eq!(store.workspaces().await.unwrap().len(), 1);
     assert_eq!(store.tokens(Scope::All, true, T0).await.unwrap().len(), 1);
