@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use levers9_tests::{Backend, Person, World};
 use levers9_transport::{CarrierKind, Lost};
-use levers9_wire::v1::{self, ResetCode, Role, call_answer, call_open, stream_open};
+use levers9_wire::v1::{self, RefuseCode, ResetCode, Role, call_answer, call_open, stream_open};
 use levers9_wire::{InstanceId, RequestId, SessionId};
 use tokio::time::timeout;
 
@@ -17,6 +18,8 @@ use crate::support::SOON;
 const MOMENT: Duration = Duration::from_millis(150);
 /// A revoked token's sessions end within this.
 const REVOKED: Duration = Duration::from_secs(5);
+/// An answered ping is noted within this.
+const NOTED: Duration = Duration::from_secs(2);
 const KINDS: [CarrierKind; 2] = [CarrierKind::Quic, CarrierKind::Tcp];
 
 /// Tokens of those who claim what is not theirs.
@@ -193,4 +196,47 @@ fn the_session_of_a_person_is_their_own() {
         }
         assert!(who_am_i(&stranger).await.is_ok(), "another token's session goes on");
     });
+}
+
+/// An enrolment is one worker, however often its process asks before it has
+/// its answer, and nobody else's.
+#[test]
+fn an_enrolment_is_one_worker() {
+    let world = World::start(Backend::Sqlite);
+    let address = world.controlplane.address();
+    let enrolment = world.cli(&["worker", "enroll", "--format", "json"]).ok().json();
+    let token = enrolment["token"].as_str().expect("a token");
+    let instance = InstanceId::generate().to_wire();
+    let ask =
+        |kind, instance: &[u8]| Peer::greet(&address, kind, claim(Role::Worker, token, instance, &[], false));
+    let runtime = runtime();
+    let peers = runtime.block_on(join_all((0..6).map(|n| ask(KINDS[n % 2], &instance))));
+    let mut peers: Vec<Peer> =
+        peers.into_iter().map(|peer| peer.unwrap_or_else(|refused| panic!("{refused:?}"))).collect();
+    assert!(peers.iter().all(|peer| peer.welcome.worker == peers[0].welcome.worker), "they are one worker");
+    let stranger = InstanceId::generate().to_wire();
+    let refused = runtime.block_on(ask(CarrierKind::Tcp, &stranger)).err().expect("it is another's");
+    assert_eq!(refused.code(), RefuseCode::EnrolmentUsed, "{}", refused.text);
+    let list = world.cli(&["worker", "list", "--format", "json"]).ok().json();
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "{list:#}");
+    // What each was given is good, and the worker's.
+    let again = claim(Role::Worker, &peers[0].welcome.worker_token, &instance, &[], false);
+    let again = runtime.block_on(Peer::greet(&address, CarrierKind::Quic, again)).expect("a welcome");
+    assert_eq!(again.welcome.worker, peers[0].welcome.worker);
+    // Once its answer has arrived for certain, it is used up.
+    let used_up = (0..10).any(|_| match runtime.block_on(ask(CarrierKind::Tcp, &instance)) {
+        Ok(mut peer) => {
+            runtime.block_on(peer.answer_ping());
+            peers.push(peer);
+            // Whoever asks takes the session over: it is left alone to be noted.
+            std::thread::sleep(NOTED);
+            false
+        }
+        Err(refused) => {
+            assert_eq!(refused.code(), RefuseCode::EnrolmentUsed, "{}", refused.text);
+            true
+        }
+    });
+    assert!(used_up, "it is welcome still");
+    drop((peers, again));
 }

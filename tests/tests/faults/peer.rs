@@ -21,7 +21,7 @@ pub(crate) struct Peer {
     pub(crate) welcome: v1::Welcome,
     _endpoint: Endpoint,
     /// The control stream: it lasts as long as the carrier is wanted.
-    _control: (FrameSend, FrameRecv),
+    control: (FrameSend, FrameRecv),
 }
 
 /// What peers live on, also while a test waits for something else.
@@ -72,7 +72,7 @@ impl Peer {
         let answer = timeout(ANSWER, recv.expect::<v1::ControlFrame>()).await.expect("an answer in time");
         match answer.expect("an answer").kind {
             Some(control_frame::Kind::Welcome(welcome)) => {
-                Ok(Self { carrier, welcome, _endpoint: endpoint, _control: (send, recv) })
+                Ok(Self { carrier, welcome, _endpoint: endpoint, control: (send, recv) })
             }
             Some(control_frame::Kind::Refused(refused)) => Err(refused),
             other => panic!("neither a welcome nor a refusal: {other:?}"),
@@ -87,6 +87,18 @@ impl Peer {
         stream.send.finish();
         let answer = timeout(ANSWER, stream.recv.expect::<CallAnswer>()).await.expect("an answer in time");
         answer.expect("an answer").answer.expect("an answer of a kind")
+    }
+
+    /// Waits for a ping and answers it.
+    pub(crate) async fn answer_ping(&mut self) {
+        let (send, recv) = &mut self.control;
+        loop {
+            let frame = timeout(ANSWER, recv.expect::<v1::ControlFrame>()).await.expect("a ping in time");
+            if let Some(control_frame::Kind::Ping(v1::Ping { nonce })) = frame.expect("a frame").kind {
+                let pong = control_frame::Kind::Pong(v1::Pong { nonce });
+                return send.send(&v1::ControlFrame { kind: Some(pong) }).await.expect("it is sent");
+            }
+        }
     }
 
     /// The next stream the controlplane opens, within a time.

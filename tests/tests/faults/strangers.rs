@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use levers9_tests::live::tail;
 use levers9_tests::{Backend, Person, Way, World, wait};
 use levers9_transport::link::open_on;
@@ -17,7 +18,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::peer::{Peer, connect, hello, runtime};
 use crate::support::{LONG, SOON, assert_counts, counting, last_number};
@@ -172,7 +173,7 @@ fn noise_and_silence_after_tls_harm_nobody() {
     noisy.iter_mut().for_each(|tls| wait_gone("who makes noise", tls));
     runtime().block_on(async {
         for carrier in &mute {
-            let lost = tokio::time::timeout(GREETING, carrier.closed()).await;
+            let lost = timeout(GREETING, carrier.closed()).await;
             assert!(!matches!(lost.expect("who says no hello is closed"), Lost::TimedOut));
         }
     });
@@ -192,33 +193,29 @@ fn noise_and_silence_after_tls_harm_nobody() {
 #[test]
 fn streams_that_never_say_what_they_are_end() {
     let world = World::start(Backend::Sqlite);
-    let token = world.new_token("workspace").1;
-    let who = || call_open::Request::WhoAmI(v1::WhoAmIRequest {});
-    for kind in [CarrierKind::Tcp, CarrierKind::Quic] {
-        runtime().block_on(async {
-            let address = world.controlplane.address();
-            let peer = Peer::greet(&address, kind, hello(Role::Cli, &token)).await.expect("a welcome");
-            let mut open = Vec::new();
-            // All that may be open at once, but for one.
-            let all = async {
-                loop {
-                    let Ok((mut send, recv)) = peer.carrier.open().await else { return };
-                    // A length, and nothing of what it is the length of.
-                    let _sent = send.write_all(vec![40].into()).await;
-                    open.push((send, recv));
-                }
-            };
-            let _full = tokio::time::timeout(Duration::from_secs(1), all).await;
-            assert!(open.len() >= 15, "{kind:?}: {} streams", open.len());
-            for (_, recv) in &mut open {
-                let ended = tokio::time::timeout(GREETING, recv.read(1)).await;
-                assert!(ended.expect("it ends").is_err(), "{kind:?}: with a reset");
+    let (address, token) = (world.controlplane.address(), world.new_token("workspace").1);
+    runtime().block_on(join_all([CarrierKind::Tcp, CarrierKind::Quic].map(async |kind| {
+        let peer = Peer::greet(&address, kind, hello(Role::Cli, &token)).await.expect("a welcome");
+        let mut open = Vec::new();
+        // All that may be open at once.
+        let all = async {
+            while let Ok((mut send, recv)) = peer.carrier.open().await {
+                // A length, and nothing of what it is the length of.
+                let _sent = send.write_all(vec![40].into()).await;
+                open.push((send, recv));
             }
-            drop(open);
-            let answer = peer.call(&RequestId::generate().to_wire(), who()).await;
-            assert!(matches!(answer, v1::call_answer::Answer::WhoAmI(_)), "{kind:?}: {answer:?}");
-        });
-    }
+        };
+        let _full = timeout(Duration::from_secs(1), all).await;
+        assert!(open.len() >= 15, "{kind:?}: {} streams", open.len());
+        for (_, recv) in &mut open {
+            let ended = timeout(GREETING, recv.read(1)).await;
+            assert!(ended.expect("it ends").is_err(), "{kind:?}: with a reset");
+        }
+        drop(open);
+        let id = RequestId::generate().to_wire();
+        let answer = peer.call(&id, call_open::Request::WhoAmI(v1::WhoAmIRequest {})).await;
+        assert!(matches!(answer, v1::call_answer::Answer::WhoAmI(_)), "{kind:?}: {answer:?}");
+    })));
 }
 
 /// Followers of much who read nothing: of a stream, and of the connection.
