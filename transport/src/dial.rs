@@ -29,6 +29,8 @@ const RESOLVER: Duration = Duration::from_secs(5);
 const PROXY_CONNECT: Duration = Duration::from_secs(3);
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 8;
+/// How long UDP that did not get through is taken not to.
+const BLOCKED_FOR: Duration = Duration::from_secs(600);
 /// Names and addresses beside the name that are tried.
 const MAX_ALTERNATIVES: usize = 4;
 
@@ -180,6 +182,8 @@ pub struct Dialer {
     failed: Vec<SocketAddr>,
     /// Others than those of the name, as host and port; tried first.
     alternatives: Vec<(String, u16)>,
+    /// Until when UDP gets no head start: it did not get through lately.
+    udp_blocked_until: Option<Instant>,
 }
 
 impl Dialer {
@@ -193,6 +197,7 @@ impl Dialer {
             fallback: None,
             failed: Vec::new(),
             alternatives: Vec::new(),
+            udp_blocked_until: None,
         }
     }
 
@@ -270,6 +275,18 @@ impl Dialer {
         drop(race);
         self.tried(failed);
         result
+    }
+
+    /// Remembers by which way a session came about, or that the network is
+    /// another, where nothing is known.
+    pub(crate) fn went_by(&mut self, kind: Option<CarrierKind>, now: Instant) {
+        let blocked = kind.is_some_and(CarrierKind::is_fallback);
+        self.udp_blocked_until = blocked.then(|| now + BLOCKED_FOR);
+    }
+
+    /// Whether UDP is to have a head start over TCP.
+    pub(crate) fn udp_goes_first(&self, now: Instant) -> bool {
+        self.udp_blocked_until.is_none_or(|until| now >= until)
     }
 
     /// Every way to every address, one after the other as they succeed.

@@ -60,7 +60,7 @@ impl<'a> Race<'a> {
             endpoint,
             addresses,
             attempts: FuturesUnordered::new(),
-            tcp_at: fallback.map(|_| now + STAGGER),
+            tcp_at: fallback.map(|_| if dialer.udp_goes_first(now) { now + STAGGER } else { now }),
             proxy_at: proxy.map(|_| now + STAGGER + PROXY_AFTER),
             running: [0; 3],
             quic: Arc::default(),

@@ -194,8 +194,9 @@ impl Runner {
             let elsewhere = self.dialer.elsewhere(alternatives, None);
             (result, _) = greet_any(&elsewhere, &endpoint, &*self.introduce, self.now.session).await;
         }
-        if let Ok(Greeted { welcome, .. }) = &result {
+        if let Ok(Greeted { welcome, carrier, .. }) = &result {
             self.now.home += 1;
+            self.dialer.went_by(Some(carrier.kind()), Instant::now());
             self.took(welcome);
         }
         result
@@ -229,6 +230,7 @@ impl Runner {
                     on.current.ask(change);
                     on.left.iter_mut().for_each(|left| left.ask(change));
                     on.moves.network_changed(Instant::now());
+                    self.dialer.went_by(None, Instant::now());
                 }
             }
         }
@@ -303,6 +305,7 @@ impl Runner {
         match probed {
             Ok((endpoint, greeted)) => {
                 self.now.endpoint = Some(endpoint);
+                self.dialer.went_by(Some(greeted.carrier.kind()), Instant::now());
                 let (joined, flees) = (greeted.welcome.joined, std::mem::take(&mut on.flees));
                 // From a carrier that has gone quiet, what can be begun again is.
                 self.now.home += u64::from(!joined || flees);

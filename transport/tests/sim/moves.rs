@@ -180,6 +180,32 @@ async fn udp_that_is_cut_in_the_middle_ends_on_tcp_and_comes_back() {
     assert_eq!(server.acceptor.gauges().sessions.load(Ordering::Relaxed), 1);
 }
 
+/// Where UDP did not get through a moment ago, TCP does not wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_lost_fallback_is_made_again_without_a_head_start() {
+    let world = World::new(215);
+    world.network.set(hole());
+    let (_server, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    online(&link, s(2)).await;
+    call(&link).await;
+    for head_start in [Duration::ZERO, Duration::ZERO, Duration::from_millis(250)] {
+        if !head_start.is_zero() {
+            // By then it is to be tried first again.
+            sleep(s(601)).await;
+        }
+        let mut status = link.status();
+        pipes.cut();
+        let waits = status.wait_for(|status| matches!(status, Status::Waiting { .. }));
+        let waits = timeout(s(5), waits).await.expect("it is lost").unwrap().clone();
+        let Status::Waiting { until: began, .. } = waits else { unreachable!() };
+        online(&link, s(5)).await;
+        let took = began.elapsed();
+        assert!(took >= head_start && took < head_start + Duration::from_millis(50), "{took:?}");
+        call(&link).await;
+    }
+}
+
 /// Who sends notices in seconds that nothing comes, and what can be begun
 /// again elsewhere is told to.
 #[tokio::test(start_paused = true)]
