@@ -22,6 +22,7 @@ use levers9_wire::Reset;
 use levers9_wire::v1::ResetCode;
 use quinn::VarInt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::ReusableBoxFuture;
 
 pub use crate::carrier::{Carrier, HalfError, Lost, RecvHalf, SendHalf, priority};
 use crate::tls;
@@ -137,7 +138,7 @@ impl QuicCarrier {
         self.shared.park();
         self.shared.live.fetch_add(2, Ordering::Relaxed);
         let recv = QuicRecv { stream: recv, parked: Parked { flow: Arc::clone(&self.shared), is: true } };
-        (QuicSend { stream: send, ended: false, flow: Arc::clone(&self.shared) }, recv)
+        (QuicSend { stream: send, ended: false, flow: Arc::clone(&self.shared), stop: None }, recv)
     }
 
     /// Closes at once; what was not acknowledged is lost. One that is gone
@@ -219,6 +220,8 @@ pub(crate) struct QuicSend {
     /// It was finished or reset.
     ended: bool,
     flow: Arc<flow::Tuner>,
+    /// Tells a writer that is polled when it is stopped, once it had to wait.
+    stop: Option<ReusableBoxFuture<'static, HalfError>>,
 }
 
 impl Drop for QuicSend {
@@ -244,10 +247,7 @@ impl QuicSend {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub(crate) async fn write(&mut self, bytes: &mut Bytes) -> Result<(), HalfError> {
-        let length = bytes.len();
-        let write = self.stream.write_chunks(std::slice::from_mut(bytes));
-        self.flow.turns.write(length, write).await?;
-        Ok(())
+        self.write_many(std::slice::from_mut(bytes)).await
     }
 
     /// Writes what fits now of several and takes it off their fronts; waits
@@ -257,7 +257,9 @@ impl QuicSend {
     /// When the peer stopped the stream or the carrier is gone.
     pub(crate) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), HalfError> {
         let length = chunks.iter().map(Bytes::len).sum();
-        self.flow.turns.write(length, self.stream.write_chunks(chunks)).await?;
+        let stopped = self.stopped();
+        let write = self.flow.turns.write(length, self.stream.write_chunks(chunks));
+        unless(stopped, write).await?;
         Ok(())
     }
 
@@ -280,9 +282,8 @@ impl QuicSend {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub(crate) async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
-        let length = bytes.len();
-        self.flow.turns.write(length, self.stream.write_chunk(bytes)).await?;
-        Ok(())
+        let (length, stopped) = (bytes.len(), self.stopped());
+        unless(stopped, self.flow.turns.write(length, self.stream.write_chunk(bytes))).await
     }
 
     /// Says that nothing follows. The bytes before are still delivered.
@@ -314,6 +315,20 @@ impl QuicSend {
     /// Sends this stream before or after others of the carrier.
     pub(crate) fn set_priority(&mut self, priority: i32) {
         let _already_closed = self.stream.set_priority(priority);
+    }
+}
+
+/// Writes unless the stream is stopped meanwhile. The library does not say so
+/// to a writer that waits for the connection's window and for the stream's at
+/// once, and it would wait as long as the connection lasts.
+async fn unless<T>(
+    stopped: impl Future<Output = HalfError>,
+    write: impl Future<Output = Result<T, quinn::WriteError>>,
+) -> Result<T, HalfError> {
+    tokio::select! {
+        biased;
+        written = write => Ok(written?),
+        why = stopped => Err(why),
     }
 }
 
@@ -428,7 +443,16 @@ impl AsyncWrite for QuicSend {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes).map_err(|error| HalfError::from(error).into())
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(written) = written {
+            return Poll::Ready(written.map_err(|error| HalfError::from(error).into()));
+        }
+        // As in `unless`.
+        let stopped = self.stopped();
+        let stop = self.stop.get_or_insert_with(|| ReusableBoxFuture::new(stopped));
+        let why = ready!(stop.poll(context));
+        self.stop = None;
+        Poll::Ready(Err(why.into()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -4,6 +4,7 @@
 
 #![cfg(test)]
 
+mod chaos;
 mod claims;
 mod credit;
 mod cuts;

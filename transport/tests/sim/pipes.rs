@@ -46,8 +46,12 @@ pub(crate) struct Cable {
 }
 
 impl Cable {
+    pub(crate) fn new(up: Flow, down: Flow) -> Self {
+        Self { up, down, ..Self::default() }
+    }
+
     pub(crate) fn both(flow: Flow) -> Self {
-        Self { up: flow, down: flow, ..Self::default() }
+        Self::new(flow, flow)
     }
 
     pub(crate) fn up(up: Flow) -> Self {
