@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use levers9_transport::Carrier;
 use levers9_transport::carrier::{RecvHalf, SendHalf};
-use levers9_transport::quic::Settings;
+use levers9_transport::quic::{HalfError, Settings};
 use levers9_transport::sim::links;
 use levers9_wire::v1::ResetCode;
 use tokio::time::{sleep, timeout};
@@ -195,4 +195,50 @@ async fn places_come_back_whatever_the_order_of_finish_stop_and_reset() {
             sleep(s(1)).await;
         }
     }
+}
+
+/// A writer that is held up by the stream's window and the connection's at once
+/// is told of a stop as any other, however it writes.
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_waits_for_both_windows_is_told_of_a_stop() {
+    for over in BOTH {
+        for polled in [false, true] {
+            let mut world = World::new(57);
+            world.settings = Settings {
+                stream_window: 128 << 10,
+                window: 256 << 10,
+                window_max: 256 << 10,
+                ..Settings::default()
+            };
+            let (near, far) = pair(&world, over).await;
+            // Two fill the connection's window, each its own.
+            let mut writing = tokio::task::JoinSet::new();
+            let mut unread = Vec::new();
+            for _ in 0..2 {
+                let ((mut send, recv), (back, taken)) = open(&near, &far).await;
+                unread.push((taken, recv, back));
+                writing.spawn(async move {
+                    let bytes = vec![7; 1 << 20];
+                    if polled {
+                        write_polled(&mut send, &bytes).await
+                    } else {
+                        send.write_all(bytes.into()).await.unwrap_err()
+                    }
+                });
+            }
+            sleep(s(1)).await;
+            for (mut taken, ..) in unread {
+                taken.stop(ResetCode::Done);
+                let told = timeout(s(1), writing.join_next()).await;
+                let error = told.expect("it is told").unwrap().unwrap();
+                assert!(matches!(error, HalfError::Reset(reset) if reset.code == ResetCode::Done), "{error}");
+            }
+        }
+    }
+}
+
+/// Writing as those do who know only of `AsyncWrite`.
+async fn write_polled(send: &mut SendHalf, bytes: &[u8]) -> HalfError {
+    let error = tokio::io::AsyncWriteExt::write_all(send, bytes).await.unwrap_err();
+    error.get_ref().and_then(|inner| inner.downcast_ref::<HalfError>()).expect("one of ours").clone()
 }
