@@ -29,6 +29,8 @@ const CLOSES: Duration = Duration::from_secs(1);
 pub(super) enum Said {
     /// The peer is there, and serves this session.
     Pinged,
+    /// The peer has heard this side.
+    Answered,
     /// Nothing comes where something should.
     Quiet,
     /// The controlplane stops, and says by when and where else to go.
@@ -164,6 +166,7 @@ impl Riding {
             }
             Some(control_frame::Kind::Pong(v1::Pong { nonce })) => {
                 self.liveness.pong(nonce, Instant::now());
+                return Some(Said::Answered);
             }
             Some(control_frame::Kind::Bye(bye)) => {
                 let reason = levers9_wire::name::printable(&bye.reason, 200);
@@ -187,6 +190,13 @@ impl Riding {
             let due = self.liveness.woke(Instant::now());
             self.do_due(due);
         }
+    }
+
+    /// Asks the peer to say that it hears this side: that it is heard here says
+    /// nothing about the way there.
+    pub(super) fn ask_for_answer(&mut self) {
+        // No nonce that liveness would take for its own.
+        self.do_due(Due::Ping(0));
     }
 
     /// Whether anything but the control stream runs on it.

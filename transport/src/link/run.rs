@@ -253,7 +253,7 @@ impl Runner {
                 on.flees = true;
                 on.probe = Some(self.probe(self.dialer.clone()));
             }
-            Said::Quiet => {}
+            Said::Quiet | Said::Answered => {}
             Said::Drain(drain) => {
                 let within = Duration::from_millis(drain.deadline_ms).min(LONGEST_DRAIN);
                 tracing::info!(
@@ -280,9 +280,12 @@ impl Runner {
     fn heard_of_left(&mut self, on: &mut Carriers, said: &Said) {
         let better = on.left.as_ref().is_some_and(|left| left.carrier.kind() < on.current.carrier.kind());
         match said {
-            // One that was quiet and is the better one is there again.
-            Said::Pinged if better && on.moves.may_return() => self.swap(on),
-            Said::Pinged | Said::Quiet | Said::Drain(_) | Said::Bye(_) => {}
+            // One that was quiet and is the better one may be there again, one way at least.
+            Said::Pinged if better && on.moves.may_return() => {
+                on.left.iter_mut().for_each(Riding::ask_for_answer);
+            }
+            Said::Answered if better && on.moves.may_return() => self.swap(on),
+            Said::Pinged | Said::Answered | Said::Quiet | Said::Drain(_) | Said::Bye(_) => {}
             Said::Lost(_) => {
                 on.leave();
                 on.moves.gone();
