@@ -7,6 +7,7 @@
 //! Only the thread of a test, and what it starts, is in the namespace: it goes
 //! with them, and no rule is ever set outside of it.
 
+use std::ops::RangeInclusive;
 use std::process::Command;
 use std::time::Duration;
 
@@ -138,12 +139,12 @@ fn udp_that_is_rejected_from_the_start() {
 }
 
 /// In the middle: another carrier is there within a time, and the better one
-/// comes back; `sessions` of the worker there are until then.
+/// comes back; this many sessions of the worker there are until then.
 fn blocked_in_the_middle(
     walls: &Walls,
     rules: impl Fn(u16) -> Vec<String>,
     within: Duration,
-    sessions: usize,
+    sessions: RangeInclusive<usize>,
 ) {
     let world = World::start(Backend::Sqlite);
     let worker = world.worker("one");
@@ -155,19 +156,22 @@ fn blocked_in_the_middle(
     wait_carrier(&world, &|| worker.log(), "quic", Duration::from_secs(40));
     run.wait_more(20);
     run.end();
-    assert_eq!(begun(&world), sessions, "{}", worker.log());
+    let begun = begun(&world);
+    assert!(sessions.contains(&begun), "{begun}: {}", worker.log());
 }
 
 pub(crate) fn udp_that_is_dropped_in_the_middle() {
-    walled(|walls| blocked_in_the_middle(walls, |port| drop_both("udp", port), MOVED, 1));
+    walled(|walls| blocked_in_the_middle(walls, |port| drop_both("udp", port), MOVED, 1..=1));
 }
 
 pub(crate) fn udp_that_is_rejected_in_the_middle() {
-    walled(|walls| blocked_in_the_middle(walls, reject, MOVED, 1));
+    walled(|walls| blocked_in_the_middle(walls, reject, MOVED, 1..=1));
 }
 
 pub(crate) fn udp_that_is_rejected_and_icmp_that_is_lost() {
-    walled(|walls| blocked_in_the_middle(walls, |port| [vec![lose_icmp()], reject(port)].concat(), MOVED, 1));
+    walled(|walls| {
+        blocked_in_the_middle(walls, |port| [vec![lose_icmp()], reject(port)].concat(), MOVED, 1..=1)
+    });
 }
 
 /// B7b: the way takes smaller datagrams than it did. What runs goes on over
@@ -236,12 +240,13 @@ pub(crate) fn sending_that_is_refused() {
     });
 }
 
-/// B11, where TCP is open. The worker hears pings all the while: it is the
-/// controlplane that misses something, and gives the session up after its 45 s.
+/// B11, where TCP is open. The worker hears pings and what is sent to it again
+/// and again all the while. It may see that nothing answers it; at the latest
+/// the controlplane gives the session up, after its 45 s.
 pub(crate) fn sending_over_udp_that_is_refused() {
     walled(|walls| {
         let refuse = |port| vec![format!("OUTPUT -p udp --dport {port} -j DROP")];
-        blocked_in_the_middle(walls, refuse, Duration::from_secs(45 + 10), 2);
+        blocked_in_the_middle(walls, refuse, Duration::from_secs(45 + 10), 1..=2);
     });
 }
 

@@ -3,6 +3,7 @@
 //! and can be had again. Each way to die for each carrier, with the worker and
 //! the person behind relays.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use levers9_tests::{Way, wait};
@@ -45,16 +46,17 @@ fn a_reset_connection() {
 
 /// UDP is cut for good; TCP passes.
 pub(crate) fn udp_that_is_cut() {
-    moves_to_tcp(1, |scene| {
+    moves_to_tcp(1..=1, |scene| {
         scene.near.cut_udp();
         scene.far.cut_udp();
     });
 }
 
 /// Nothing that peers send gets through any more; what is sent to them does.
-/// They hear pings and miss nothing: it is the controlplane that gives up.
+/// They hear pings, and what is sent again and again: they may see that nothing
+/// answers them; at the latest the controlplane gives their sessions up.
 pub(crate) fn udp_that_is_eaten_forth() {
-    moves_to_tcp(2, |scene| {
+    moves_to_tcp(1..=2, |scene| {
         scene.near.cut_udp_way(Way::Forth);
         scene.far.cut_udp_way(Way::Forth);
     });
@@ -62,19 +64,20 @@ pub(crate) fn udp_that_is_eaten_forth() {
 
 /// The other direction.
 pub(crate) fn udp_that_is_eaten_back() {
-    moves_to_tcp(1, |scene| {
+    moves_to_tcp(1..=1, |scene| {
         scene.near.cut_udp_way(Way::Back);
         scene.far.cut_udp_way(Way::Back);
     });
 }
 
-/// `sessions`: how many of the worker there are until it is over.
-fn moves_to_tcp(sessions: usize, happen: impl FnOnce(&Scene)) {
+/// `sessions`: how many of the worker there may be until it is over.
+fn moves_to_tcp(sessions: RangeInclusive<usize>, happen: impl FnOnce(&Scene)) {
     let scene = Scene::new(true);
     Everything::start(&scene).judge(&scene, GIVEN_UP, happen);
     scene.wait_carrier("tcp", Duration::from_secs(5));
     let log = scene.world.controlplane.log();
-    assert_eq!(log.matches("a worker connects").count(), sessions, "{log}");
+    let begun = log.matches("a worker connects").count();
+    assert!(sessions.contains(&begun), "{begun}: {log}");
 }
 
 /// Half of the only way there is: nobody is told, and both notice in time.
