@@ -180,6 +180,36 @@ async fn udp_that_is_cut_in_the_middle_ends_on_tcp_and_comes_back() {
     assert_eq!(server.acceptor.gauges().sessions.load(Ordering::Relaxed), 1);
 }
 
+/// That something comes on the carrier that was fled from does not say that
+/// anything gets there.
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_back_one_way_only_is_not_gone_back_to() {
+    let world = World::new(216);
+    world.network.set(links::wan());
+    let (server, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    online(&link, s(2)).await;
+    let (there, here) = (server_address(), rides_on(&link));
+    let mine = client_address(1);
+    world.network.set(hole());
+    let _held = open_echo(&link).await;
+    moves_to(&link, CarrierKind::Tcp, s(30)).await;
+    // What the server sends comes again, what is sent to it does not.
+    world.network.set_path(there, mine, links::wan());
+    for _ in 0..20 {
+        sleep(s(1)).await;
+        assert_eq!(rides_on(&link).kind(), CarrierKind::Tcp);
+        call(&link).await;
+    }
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1);
+    assert_eq!(here.lost(), None, "it is there still");
+    world.network.set_path(mine, there, links::wan());
+    world.network.set(links::wan());
+    moves_to(&link, CarrierKind::Quic, s(60)).await;
+    call(&link).await;
+    assert_eq!(server.gate.arrivals.lock().unwrap().len(), 1, "it is the same session all along");
+}
+
 /// Where UDP did not get through a moment ago, TCP does not wait for it.
 #[tokio::test(start_paused = true)]
 async fn a_lost_fallback_is_made_again_without_a_head_start() {
