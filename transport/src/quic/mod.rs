@@ -18,6 +18,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use levers9_wire::Reset;
 use levers9_wire::v1::ResetCode;
 use quinn::VarInt;
@@ -257,6 +258,12 @@ impl QuicSend {
     /// When the peer stopped the stream or the carrier is gone.
     pub(crate) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), HalfError> {
         let length = chunks.iter().map(Bytes::len).sum();
+        // Most need not wait, and do not pay for what waiting takes.
+        let at_once = self.flow.turns.write(length, self.stream.write_chunks(chunks)).now_or_never();
+        if let Some(written) = at_once {
+            written?;
+            return Ok(());
+        }
         let stopped = self.stopped();
         let write = self.flow.turns.write(length, self.stream.write_chunks(chunks));
         unless(stopped, write).await?;
@@ -282,8 +289,11 @@ impl QuicSend {
     /// # Errors
     /// When the peer stopped the stream or the carrier is gone.
     pub(crate) async fn write_all(&mut self, bytes: Bytes) -> Result<(), HalfError> {
-        let (length, stopped) = (bytes.len(), self.stopped());
-        unless(stopped, self.flow.turns.write(length, self.stream.write_chunk(bytes))).await
+        let mut left = [bytes];
+        while !left[0].is_empty() {
+            self.write_many(&mut left).await?;
+        }
+        Ok(())
     }
 
     /// Says that nothing follows. The bytes before are still delivered.
@@ -448,11 +458,14 @@ impl AsyncWrite for QuicSend {
             return Poll::Ready(written.map_err(|error| HalfError::from(error).into()));
         }
         // As in `unless`.
-        let stopped = self.stopped();
-        let stop = self.stop.get_or_insert_with(|| ReusableBoxFuture::new(stopped));
-        let why = ready!(stop.poll(context));
-        self.stop = None;
-        Poll::Ready(Err(why.into()))
+        let mut stop = self.stop.take().unwrap_or_else(|| ReusableBoxFuture::new(self.stopped()));
+        match stop.poll(context) {
+            Poll::Ready(why) => Poll::Ready(Err(why.into())),
+            Poll::Pending => {
+                self.stop = Some(stop);
+                Poll::Pending
+            }
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
