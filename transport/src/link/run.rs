@@ -27,6 +27,8 @@ use crate::stream::{FrameRecv, FrameSend, StreamError};
 const GREETING: Duration = Duration::from_secs(3);
 /// How long a look for another carrier may take.
 const PROBE: Duration = Duration::from_secs(5);
+/// Carriers kept beside the one in use and the one left last.
+const MAX_OTHERS: usize = 2;
 /// No controlplane may hold a session that it has sent away for longer.
 const LONGEST_DRAIN: Duration = Duration::from_secs(3600);
 
@@ -210,13 +212,21 @@ impl Runner {
         let current = self.ride(greeted);
         let moves = Moves::new(Instant::now(), self.may_move(&current), &mut self.rng);
         let mut awake = Awake::new(self.dialer.is_real().then(|| current.carrier.peer()));
-        let mut on =
-            Carriers { current, left: None, moves, probe: None, alternatives: Vec::new(), flees: false };
+        let mut on = Carriers {
+            current,
+            left: None,
+            others: Vec::new(),
+            moves,
+            probe: None,
+            alternatives: Vec::new(),
+            flees: false,
+        };
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {
                     on.leave();
+                    on.others.iter().for_each(Riding::close);
                     on.current.say_goodbye().await;
                     return None;
                 }
@@ -224,6 +234,9 @@ impl Runner {
                     return Some(lost);
                 },
                 said = keep_left(&mut on.left, &self.drain) => self.heard_of_left(&mut on, &said),
+                (index, said) = keep_any(&mut on.others, &self.drain) => if matches!(said, Said::Lost(_)) {
+                    on.others.swap_remove(index).close();
+                },
                 probed = result_of(&mut on.probe) => self.probed(&mut on, probed),
                 () = sleep_until(on.moves.next().unwrap_or_else(far)) => self.do_due(&mut on),
                 change = awake.changed() => {
@@ -266,7 +279,10 @@ impl Runner {
             Said::Bye(back_in) => self.now.back_in = Some(back_in),
             Said::Lost(lost) => {
                 on.current.close();
-                let Some(back) = on.left.take() else { return Some(lost) };
+                let Some(back) = on.left.take() else {
+                    on.others.iter().for_each(Riding::close);
+                    return Some(lost);
+                };
                 tracing::info!(%lost, kind = %back.carrier.kind(), "back on the carrier the session had left");
                 on.current = back;
                 self.show(&on.current);
@@ -322,9 +338,13 @@ impl Runner {
                 }
                 let kind = on.current.carrier.kind();
                 tracing::info!(%kind, why = %on.current.carrier.why(), "the session moves to another carrier");
-                // One that was left before had its time.
-                on.leave();
-                on.left = Some(older);
+                // Its controlplane stops, and closes it when nothing runs on it any more.
+                if let Some(before) = on.left.replace(older) {
+                    on.others.push(before);
+                    if on.others.len() > MAX_OTHERS {
+                        on.others.remove(0).close();
+                    }
+                }
                 on.moves.moved(Instant::now(), self.may_move(&on.current), &mut self.rng);
             }
             Err(problem) => {
@@ -451,6 +471,8 @@ async fn greet_any(
 struct Carriers {
     current: Riding,
     left: Option<Riding>,
+    /// Those left before at a controlplane that stops.
+    others: Vec<Riding>,
     moves: Moves,
     probe: Option<Probing>,
     /// Where else to dial, in the words of a controlplane that stops.
@@ -483,6 +505,17 @@ async fn keep_left(left: &mut Option<Riding>, drain: &CancellationToken) -> Said
         Some(left) => left.keep(drain).await,
         None => std::future::pending().await,
     }
+}
+
+/// What is said on any of several, and on which; for ever when there is none.
+/// Cancel safe.
+async fn keep_any(others: &mut [Riding], drain: &CancellationToken) -> (usize, Said) {
+    if others.is_empty() {
+        return std::future::pending().await;
+    }
+    let keeping = others.iter_mut().map(|other| Box::pin(other.keep(drain)));
+    let (said, index, _) = futures_util::future::select_all(keeping).await;
+    (index, said)
 }
 
 fn far() -> Instant {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use backoff::{Backoff, Outage};
 pub use liveness::{Due, Liveness};
-pub use moves::{LEAVE_WITHIN, Moves, PROBES, SETTLED, Task};
+pub use moves::{Moves, PROBES, SETTLED, Task};
 pub use silence::{Quiet, Silence, Unanswered};
 
 /// How often the controlplane pings each session.

@@ -1,8 +1,8 @@
 //! When a session moves from one carrier to another, without I/O. A session
 //! that rides on a fallback looks for QUIC again: first after 10 s, then twice
 //! as late each time up to 5 min, and at once when the network has changed. It
-//! moves by itself once QUIC answers; what runs on the carrier it leaves may
-//! end there, for a minute at most. A path that works only now and then is
+//! moves by itself once QUIC answers; what runs on the carrier it leaves goes on
+//! there, and it is closed once it is unused. A path that works only now and then is
 //! asked as seldom as one that never does. A controlplane that stops sends its
 //! sessions elsewhere: there, too, what runs may end where it is, until the
 //! controlplane closes. [`crate::link`] is the shell.
@@ -14,8 +14,6 @@ use tokio::time::Instant;
 
 /// The first and the longest pause between two looks for something better.
 pub const PROBES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
-/// How long streams may go on where their session has left.
-pub const LEAVE_WITHIN: Duration = Duration::from_secs(60);
 /// How long a carrier without streams is kept, for what is still on its way.
 pub const SETTLED: Duration = Duration::from_secs(2);
 /// How often to look whether it has any.
@@ -65,7 +63,6 @@ struct Evicted {
 /// The carrier that was left.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    until: Instant,
     look_at: Instant,
     unused_since: Option<Instant>,
     /// Until when its controlplane stops; it closes the carrier itself.
@@ -74,8 +71,16 @@ struct Left {
 
 impl Left {
     /// When it is closed, unless it is used again before.
-    fn ends(&self) -> Instant {
-        self.unused_since.map_or(self.until, |since| self.until.min(since + SETTLED))
+    fn ends(&self) -> Option<Instant> {
+        match self.evicted {
+            Some(until) => Some(until + SLACK),
+            None => self.unused_since.map(|since| since + SETTLED),
+        }
+    }
+
+    /// When there is something to do about it.
+    fn next(&self) -> Instant {
+        self.ends().map_or(self.look_at, |ends| ends.min(self.look_at))
     }
 }
 
@@ -101,7 +106,7 @@ impl Moves {
     pub fn next(&self) -> Option<Instant> {
         let evicted = self.evicted.filter(|_| !self.probing).map(|evicted| evicted.at);
         // Who has just moved first leaves for good, unless it has to go again.
-        let left = self.left.map(|left| left.look_at.min(left.ends()));
+        let left = self.left.map(|left| left.next());
         evicted.into_iter().chain(left).min().or(self.probe_at.filter(|_| self.evicted.is_none()))
     }
 
@@ -116,7 +121,7 @@ impl Moves {
             return Task::Probe;
         }
         match &mut self.left {
-            Some(left) if now >= left.ends() => {
+            Some(left) if left.ends().is_some_and(|ends| now >= ends) => {
                 self.left = None;
                 Task::Leave
             }
@@ -173,11 +178,8 @@ impl Moves {
     pub fn moved(&mut self, now: Instant, fallback: bool, rng: &mut impl Rng) {
         (self.probing, self.fallback, self.since) = (false, fallback, now);
         let evicted = self.evicted.take().map(|evicted| evicted.until);
-        let (until, look_at) = match evicted {
-            Some(until) => (until + SLACK, until + SLACK),
-            None => (now + LEAVE_WITHIN, now + LOOK),
-        };
-        self.left = Some(Left { until, look_at, unused_since: None, evicted });
+        let look_at = evicted.map_or(now + LOOK, |until| until + SLACK);
+        self.left = Some(Left { look_at, unused_since: None, evicted });
         self.schedule(now, rng);
     }
 
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_closed_once_unused_and_after_a_minute_anyway() {
+    fn what_was_left_is_closed_once_unused_and_not_before() {
         let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
         let moved = |rng: &mut StdRng| {
             let mut moves = Moves::new(now, true, rng);
@@ -286,28 +288,21 @@ mod tests {
         assert!(unused >= SETTLED && unused < SETTLED + s(1), "{unused:?}");
         let for_a_while = left_at(moved(&mut rng), now + s(20));
         assert!(for_a_while >= s(22) && for_a_while < s(23), "{for_a_while:?}");
-        assert_eq!(left_at(moved(&mut rng), now + s(600)), LEAVE_WITHIN);
+        let for_hours = left_at(moved(&mut rng), now + s(7_200));
+        assert!(for_hours >= s(7_202) && for_hours < s(7_203), "{for_hours:?}");
     }
 
     #[test]
-    fn what_was_left_and_is_used_again_stays_until_its_minute_is_over() {
+    fn what_was_left_and_is_used_again_stays() {
         let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
         let mut moves = Moves::new(now, true, &mut rng);
         moves.moved(now, false, &mut rng);
-        let mut looks = 0;
-        let left_at = loop {
-            match until_due(&mut moves).unwrap() {
-                (at, Task::Look) => {
-                    looks += 1;
-                    moves.looked(at, looks > 1);
-                }
-                (at, task) => {
-                    assert_eq!(task, Task::Leave);
-                    break at;
-                }
-            }
-        };
-        assert_eq!(left_at - now, LEAVE_WITHIN);
+        // Used but for a moment.
+        for look in 0..1_000 {
+            let (at, task) = until_due(&mut moves).unwrap();
+            assert_eq!(task, Task::Look);
+            moves.looked(at, look != 1);
+        }
     }
 
     #[test]
@@ -356,6 +351,7 @@ mod tests {
             let mut moves = Moves::new(start, true, &mut rng);
             let (mut fallback, mut left_since, mut probed): (bool, Option<Instant>, Vec<Instant>) =
                 (true, None, Vec::new());
+            let mut unused_since: Option<Instant> = None;
             let mut now = start;
             for (outcome, lives, used) in outcomes {
                 let Some(at) = moves.next() else {
@@ -381,22 +377,23 @@ mod tests {
                     Task::Elsewhere if used => moves.failed(now, &mut rng),
                     Task::Elsewhere => {
                         moves.moved(now, fallback, &mut rng);
-                        left_since = Some(now);
+                        (left_since, unused_since) = (Some(now), None);
                     }
                     Task::Look => {
                         moves.looked(now, used);
+                        unused_since = if used { None } else { unused_since.or(Some(now)) };
                         if outcome == 1 && lives < 3 {
                             moves.fell_back(now, true, &mut rng);
-                            (fallback, left_since) = (true, None);
+                            (fallback, left_since, unused_since) = (true, None, None);
                         }
                     }
-                    Task::Leave => left_since = None,
+                    Task::Leave => (left_since, unused_since) = (None, None),
                     Task::Nothing => {}
                 }
                 if outcome == 4 && left_since.is_none() {
                     moves.evicted(now, s(60), s(lives), &mut rng);
                 }
-                prop_assert!(left_since.is_none_or(|since| now <= since + LEAVE_WITHIN + SLACK + LOOK));
+                prop_assert!(unused_since.is_none_or(|since| now <= since + SETTLED + LOOK));
                 prop_assert!(!fallback || moves.next().is_some());
             }
             for pair in probed.windows(2) {

@@ -11,7 +11,7 @@ use levers9_transport::Lost;
 use levers9_transport::dial::Resolve;
 use levers9_transport::link::{Link, Status};
 use levers9_transport::quic::HalfError;
-use levers9_transport::sim::links;
+use levers9_transport::sim::{Conditions, links};
 use levers9_wire::v1::{self, ResetCode, stream_open};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -179,6 +179,38 @@ async fn a_new_home_that_dies_leaves_the_old_one_until_there_is_another() {
     call(&link).await;
     let _third = world.server_at(third, None);
     moves_to(&link, third, s(15)).await;
+    call(&link).await;
+}
+
+/// What runs on either of two carriers may end there.
+#[tokio::test(start_paused = true)]
+async fn a_session_on_two_carriers_leaves_both_where_they_are() {
+    let world = World::new(409);
+    world.network.set(Conditions { black_hole: true, ..Conditions::default() });
+    let (old, pipes) = world.server_over_tcp();
+    let (link, _incoming) = world.link_with_tcp(1, "token", &pipes);
+    online(&link, s(2)).await;
+    let echo = || stream_open::Kind::Log(v1::LogOpen::default());
+    let over_tcp = link.open(echo()).await.unwrap();
+    world.network.set(links::rack());
+    let mut status = link.status();
+    let on_quic =
+        |status: &Status| matches!(status, Status::Online { carrier, .. } if !carrier.kind().is_fallback());
+    timeout(s(20), status.wait_for(on_quic)).await.expect("it moves to QUIC").unwrap();
+    let over_quic = link.open(echo()).await.unwrap();
+    let new = world.server_at(other_address(), None);
+    old.acceptor.drain(s(60), vec![other_address().to_string()]);
+    moves_to(&link, other_address(), s(5)).await;
+    sleep(s(30)).await;
+    for stream in [over_tcp, over_quic] {
+        let (mut send, (_, mut recv)) = (stream.send.into_raw().await.unwrap(), stream.recv.into_raw());
+        send.write_all(Bytes::from_static(b"goes on")).await.unwrap();
+        assert_eq!(recv.read(100).await.unwrap().unwrap(), "goes on");
+    }
+    call(&link).await;
+    assert!(old.acceptor.shutdown("replaced", Duration::ZERO, s(3)).await);
+    sleep(s(10)).await;
+    assert_eq!((sessions(&old), sessions(&new)), (0, 1));
     call(&link).await;
 }
 
