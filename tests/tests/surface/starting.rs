@@ -31,7 +31,7 @@ fn an_unknown_key_is_named_with_its_line() {
         1,
         "",
         "error: config.yaml:6: unknown key \"htttp\"; did you mean \"http\"? known keys: certificate, \
-         containerUrl, controlplane, data, database, databasePool, encryptionKey, grpc, http, insecureListen, logs, names, \
+         containerUrl, controlplane, data, database, databasePool, drain, encryptionKey, grpc, http, insecureListen, logs, names, \
          previousEncryptionKeys, publicAddress, quic, tcp, transport, worker\n\
          config.yaml:9: unknown key \"forever\" in logs; known keys: maxAge, maxBytes",
     );
