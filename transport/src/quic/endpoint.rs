@@ -50,6 +50,8 @@ pub struct Endpoint {
     settings: Arc<Settings>,
     server: Option<Arc<Accepting>>,
     counters: Arc<Counters>,
+    /// Why there is no socket, when there is none.
+    without: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -60,13 +62,26 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     /// An endpoint that only dials. Must be called within the runtime it is to
-    /// live on.
+    /// live on. Where no UDP socket can be had it leads nowhere, and says why to
+    /// whoever dials by it: there may be other ways than UDP.
     ///
     /// # Errors
-    /// When no socket can be had.
+    /// When QUIC cannot be set up.
     pub fn dialing(settings: &Settings) -> io::Result<Self> {
-        let socket = TokioRuntime.wrap_udp_socket(socket::bind_any(settings.socket_buffer)?)?;
-        Self::on(socket, settings, None, None)
+        let socket = socket::bind_any(settings.socket_buffer);
+        match socket.and_then(|socket| TokioRuntime.wrap_udp_socket(socket)) {
+            Ok(socket) => Self::on(socket, settings, None, None),
+            Err(error) => Self::without_socket(settings, &error),
+        }
+    }
+
+    /// One for dialers that has no socket, because of an error.
+    ///
+    /// # Errors
+    /// When QUIC cannot be set up.
+    pub fn without_socket(settings: &Settings, error: &io::Error) -> io::Result<Self> {
+        let endpoint = Self::on(Arc::new(socket::NoSocket), settings, None, None)?;
+        Ok(Self { without: Some(error.to_string().into()), ..endpoint })
     }
 
     /// An endpoint that accepts on a bound socket.
@@ -118,7 +133,7 @@ impl Endpoint {
             Guarded::new(socket, Arc::clone(&counters)),
             Arc::new(TokioRuntime),
         )?;
-        Ok(Self { endpoint, settings: Arc::new(settings.clone()), server, counters })
+        Ok(Self { endpoint, settings: Arc::new(settings.clone()), server, counters, without: None })
     }
 
     /// Where it is bound.
@@ -154,6 +169,9 @@ impl Endpoint {
         name: &str,
         verifier: Arc<Verifier>,
     ) -> Result<Carrier, ConnectFailed> {
+        if let Some(problem) = &self.without {
+            return Err(ConnectFailed::Setup(problem.to_string()));
+        }
         let crypto = tls::client(verifier).map_err(|e| ConnectFailed::Setup(e.to_string()))?;
         let crypto = QuicClientConfig::try_from(crypto).map_err(|e| ConnectFailed::Setup(e.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));

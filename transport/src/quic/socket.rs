@@ -153,6 +153,39 @@ impl AsyncUdpSocket for Guarded {
     }
 }
 
+/// In the place of a socket where none can be had: nothing is sent, nothing comes.
+#[derive(Debug)]
+pub(super) struct NoSocket;
+
+impl UdpPoller for NoSocket {
+    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncUdpSocket for NoSocket {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Box::pin(Self)
+    }
+
+    fn try_send(&self, _: &Transmit<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn poll_recv(
+        &self,
+        _: &mut Context<'_>,
+        _: &mut [IoSliceMut<'_>],
+        _: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok((Ipv6Addr::UNSPECIFIED, 0).into())
+    }
+}
+
 /// What a connected socket learns about an address that did not answer QUIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {

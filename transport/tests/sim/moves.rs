@@ -66,6 +66,26 @@ async fn where_udp_is_dropped_the_session_is_on_tcp_after_the_head_start() {
     assert_eq!(*server.gate.endings.lock().unwrap(), [Ending::Bye("closing".to_owned())]);
 }
 
+/// A process that may open no UDP socket goes by TCP at once, and says why.
+#[tokio::test(start_paused = true)]
+async fn without_any_udp_socket_it_goes_by_tcp() {
+    let world = World::new(217);
+    let (_server, pipes) = world.server_over_tcp();
+    let began = Instant::now();
+    let (link, _incoming) = world.link_without_udp(1, &pipes);
+    online(&link, s(2)).await;
+    assert!(began.elapsed() < Duration::from_millis(50), "{:?}", began.elapsed());
+    let carrier = rides_on(&link);
+    assert_eq!(
+        (carrier.kind(), carrier.why().as_str()),
+        (CarrierKind::Tcp, "cannot open a UDP socket: permission denied")
+    );
+    call(&link).await;
+    sleep(s(600)).await;
+    call(&link).await;
+    assert_eq!(rides_on(&link).kind(), CarrierKind::Tcp);
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_udp_is_back_the_session_moves_and_old_streams_end_where_they_are() {
     let world = World::new(203);

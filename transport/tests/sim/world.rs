@@ -379,6 +379,23 @@ impl World {
         self.link_by(number, token, None, Some(Fallback::default().with_via(via)), true)
     }
 
+    /// A link of a process that can open no UDP socket.
+    pub(crate) fn link_without_udp(
+        &self,
+        number: u16,
+        pipes: &Arc<Pipes>,
+    ) -> (Link, mpsc::Receiver<Box<Opened>>) {
+        let via: Arc<dyn Via> = Arc::<Pipes>::clone(pipes);
+        let dialer = Dialer::new(self.address()).without_probe();
+        let dialer = dialer.with_fallback(Fallback::default().with_via(via));
+        let mut rng = StdRng::from_seed(self.seed_for(number));
+        let me = Me { token: "token".to_owned(), instance: InstanceId::new(0, &mut rng) };
+        let settings = self.settings.clone();
+        let refused = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let source = move || Endpoint::without_socket(&settings, &refused());
+        Link::start(dialer, Box::new(source), Arc::new(me), rng)
+    }
+
     pub(crate) fn link_by(
         &self,
         number: u16,
