@@ -25,9 +25,7 @@ pub struct Refreshes(Mutex<Option<Instant>>);
 /// # Errors
 /// When the database fails.
 pub async fn start(state: &Shared) -> Result<(), StoreError> {
-    state.store.begin_graces(now_ms(), true).await?;
-    align(state).await?;
-    begin_logs(state).await
+    begin(state, true).await
 }
 
 /// Before this process schedules in the place of another. Callers that were
@@ -36,7 +34,12 @@ pub async fn start(state: &Shared) -> Result<(), StoreError> {
 /// # Errors
 /// When the database fails.
 pub async fn take_over(state: &Shared) -> Result<(), StoreError> {
-    state.store.begin_graces(now_ms(), false).await?;
+    begin(state, false).await
+}
+
+/// `anew`: also those graces begin anew that had begun before.
+async fn begin(state: &Shared, anew: bool) -> Result<(), StoreError> {
+    state.store.begin_graces(now_ms(), anew).await?;
     align(state).await?;
     begin_logs(state).await
 }

@@ -157,18 +157,11 @@ async fn settle(state: &Shared, session: &SessionHandle, arrival: &Arrival) -> R
     let held = held_by(state, arrival.worker).await?;
     let row = register(state, arrival).await?;
     state.sessions.put_worker(WorkerNow {
-        id: row.id,
-        pool: row.pool,
-        workspace: row.workspace,
-        bound: row.bound_workspace,
-        facts: row.facts,
-        build: row.build,
-        created_ms: row.created_ms,
         session: Some(session.clone()),
         token: Some(arrival.token.id),
         away_since: None,
         given_up: false,
-        cluster: row.cluster,
+        ..WorkerNow::away(row, Instant::now())
     });
     orders::came(state, arrival.worker).await?;
     let mut inventory: HashMap<_, _> =

@@ -54,7 +54,7 @@ pub struct WorkerNow {
 
 impl WorkerNow {
     /// One that has no session here.
-    fn away(row: Worker, since: Instant) -> Self {
+    pub(crate) fn away(row: Worker, since: Instant) -> Self {
         Self {
             id: row.id,
             pool: row.pool,
