@@ -144,7 +144,7 @@ impl SessionHandle {
         self.live.draining.load(Ordering::Relaxed)
     }
 
-    /// Opens a stream to the peer, on the newest carrier. Cancel safe.
+    /// Opens a stream to the peer, on its best carrier. Cancel safe.
     ///
     /// # Errors
     /// When the carrier is gone.

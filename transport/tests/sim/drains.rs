@@ -16,7 +16,7 @@ use levers9_wire::v1::{self, ResetCode, stream_open};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::outages::Names;
-use crate::world::{NAME, Server, World, arrived, call, offline, online, rides_on, s, server_address};
+use crate::world::{NAME, Server, World, arrived, call, offline, online, rides_on, s, server_address, why};
 
 fn other_address() -> SocketAddr {
     "10.0.0.2:443".parse().unwrap()
@@ -259,9 +259,6 @@ async fn nobody_comes_to_one_that_stops() {
     old.acceptor.drain(s(60), Vec::new());
     *names.0.lock().unwrap() = vec![server_address()];
     let (alone, _incoming) = world.link_that_moves(2, Some((names, NAME)));
-    let mut status = alone.status();
-    let said = status.wait_for(|status| matches!(status, Status::Waiting { .. }));
-    let said = timeout(s(5), said).await.expect("it is told").unwrap().clone();
-    let Status::Waiting { why, .. } = said else { unreachable!() };
+    let why = why(&alone, s(5)).await;
     assert_eq!(why.to_string(), "this controlplane is about to stop");
 }

@@ -15,6 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::raw::hello;
 use crate::world::{Server, World, call, online, s, server_address};
 
 async fn carrier(world: &World, number: u16) -> Carrier {
@@ -30,17 +31,6 @@ async fn greet(carrier: &Carrier, hello: v1::Hello) -> Result<v1::ControlFrame, 
     // The stream stays open for the session that may have begun.
     std::mem::forget(control);
     answer
-}
-
-fn hello() -> v1::Hello {
-    v1::Hello {
-        version_min: 1,
-        version_max: 1,
-        role: 1,
-        token: "t".into(),
-        instance: vec![1; 16],
-        ..Default::default()
-    }
 }
 
 /// A peer that behaves, to see that the server still does.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use levers9_transport::CarrierKind;
-use levers9_transport::dial::{DialError, Resolve};
-use levers9_transport::link::{Link, Status};
+use levers9_transport::dial::Resolve;
 use levers9_transport::quic::{ServerKeys, Settings};
 use levers9_transport::tcp::{Fallback, Via};
 use tokio::time::{Instant, sleep, timeout};
@@ -19,7 +18,8 @@ use crate::pipes::{Cable, Flow, Routes};
 use crate::raw::{BOTH, Over};
 use crate::said::Said;
 use crate::world::{
-    NAME, World, arrived, call, echo, hole, moves_to, offline, online, rides_on, s, server_address, try_call,
+    NAME, World, arrived, call, echo, hole, idle_peers, moves_to, offline, online, rides_on, s,
+    server_address, try_call, why,
 };
 
 /// The longest pause between two attempts: a backoff and an attempt's patience.
@@ -79,15 +79,6 @@ fn assert_steady(asked: &[Instant], from: Instant, to: Instant) {
     times.push(to);
     let gap = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
     assert!(gap <= LONGEST_GAP, "a pause of {gap:?} in {} attempts", times.len());
-}
-
-async fn why(link: &Link, within: Duration) -> Arc<DialError> {
-    let mut status = link.status();
-    let waiting = status.wait_for(|s| matches!(s, Status::Waiting { .. }));
-    match timeout(within, waiting).await.expect("known in time").unwrap().clone() {
-        Status::Waiting { why, .. } => why,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// B19: the controlplane is another one, elsewhere, and its name says so.
@@ -209,13 +200,7 @@ async fn three_hours_of_any_outage_end_in_a_session() {
 async fn peers_of_a_server_with_another_reset_key_are_back_within_fifty_seconds() {
     let mut world = World::new(983);
     let server = world.server();
-    let mut peers = Vec::new();
-    for number in 0..20 {
-        let (link, incoming) = world.link(number);
-        online(&link, s(10)).await;
-        peers.push((link, incoming));
-    }
-    sleep(s(60)).await;
+    let peers = idle_peers(&world, 20).await;
     server.kill(&world);
     sleep(s(2)).await;
     world.identity.keys = ServerKeys { reset: [8; 64] };

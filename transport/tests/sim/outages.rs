@@ -15,7 +15,8 @@ use levers9_transport::sim::links;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{
-    NAME, World, arrived, call, client_address, hole, offline, online, s, server_address, try_call,
+    NAME, World, arrived, call, client_address, hole, idle_peers, offline, online, s, server_address,
+    try_call,
 };
 
 #[tokio::test(start_paused = true)]
@@ -102,13 +103,7 @@ async fn a_revoked_token_is_tried_every_thirty_seconds() {
 async fn twenty_peers_of_a_restarted_server_are_back_within_ten_seconds() {
     let world = World::new(25);
     let server = world.server();
-    let mut peers = Vec::new();
-    for number in 0..20 {
-        let (link, incoming) = world.link(number);
-        online(&link, s(10)).await;
-        peers.push((link, incoming));
-    }
-    sleep(s(60)).await;
+    let peers = idle_peers(&world, 20).await;
     server.kill(&world);
     sleep(s(2)).await;
     let server = world.server();

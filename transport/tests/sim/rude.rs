@@ -4,10 +4,8 @@
 use std::future::IntoFuture as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use levers9_transport::dial::{DialError, Dialer};
-use levers9_transport::link::{Link, Status};
 use levers9_transport::quic::crypto_provider;
 use levers9_transport::sim::as_socket;
 use levers9_transport::tcp::{Fallback, Io, Via};
@@ -19,19 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::pipes::Pipes;
 use crate::raw::{BOTH, Over, Rude, control, link, welcome};
-use crate::world::{World, call, moves_to, online, rides_on, s, server_address};
+use crate::world::{World, call, moves_to, online, rides_on, s, server_address, why};
 
 const HERE: &str = "10.0.0.1:443";
-
-/// Why there is no session, once that is known.
-async fn why(link: &Link, within: Duration) -> Arc<DialError> {
-    let mut status = link.status();
-    let waiting = status.wait_for(|s| matches!(s, Status::Waiting { .. }));
-    match timeout(within, waiting).await.expect("known in time").unwrap().clone() {
-        Status::Waiting { why, .. } => why,
-        other => panic!("{other:?}"),
-    }
-}
 
 /// Accepts a carrier and answers on its control stream with bytes.
 async fn answer(rude: &Rude, over: Over, bytes: Vec<u8>) -> (Carrier, levers9_transport::carrier::SendHalf) {

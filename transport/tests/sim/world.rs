@@ -10,7 +10,7 @@ use bytes::Bytes;
 use levers9_transport::accept::{Acceptor, Ending, Gate, Limits, Refusal, Session, SessionHandle};
 use levers9_transport::address::{Address, Pin, Trust};
 use levers9_transport::carrier::SendHalf;
-use levers9_transport::dial::{Dialer, Resolve};
+use levers9_transport::dial::{DialError, Dialer, Resolve};
 use levers9_transport::link::{Introduce, Link, OpenError, Opened, Status};
 use levers9_transport::quic::{Endpoint, HalfError, Identity, Settings};
 use levers9_transport::sim::{self, Conditions, Network};
@@ -512,6 +512,28 @@ pub(crate) fn s(seconds: u64) -> Duration {
 /// A path on which everything vanishes.
 pub(crate) fn hole() -> Conditions {
     Conditions { black_hole: true, ..Conditions::default() }
+}
+
+/// Why there is no session, once that is known.
+pub(crate) async fn why(link: &Link, within: Duration) -> Arc<DialError> {
+    let mut status = link.status();
+    let waiting = status.wait_for(|s| matches!(s, Status::Waiting { .. }));
+    match timeout(within, waiting).await.expect("known in time").unwrap().clone() {
+        Status::Waiting { why, .. } => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// So many peers that have said nothing for a minute.
+pub(crate) async fn idle_peers(world: &World, count: u16) -> Vec<(Link, mpsc::Receiver<Box<Opened>>)> {
+    let mut peers = Vec::new();
+    for number in 0..count {
+        let (link, incoming) = world.link(number);
+        online(&link, s(10)).await;
+        peers.push((link, incoming));
+    }
+    tokio::time::sleep(s(60)).await;
+    peers
 }
 
 /// The carrier a link uses now.
